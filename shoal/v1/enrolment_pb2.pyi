@@ -1,0 +1,39 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class EnrolRequest(_message.Message):
+    __slots__ = ("token", "csr_pem", "name", "min_protocol", "max_protocol")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CSR_PEM_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MIN_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    MAX_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    csr_pem: str
+    name: str
+    min_protocol: int
+    max_protocol: int
+    def __init__(self, token: _Optional[str] = ..., csr_pem: _Optional[str] = ..., name: _Optional[str] = ..., min_protocol: _Optional[int] = ..., max_protocol: _Optional[int] = ...) -> None: ...
+
+class RenewRequest(_message.Message):
+    __slots__ = ("csr_pem",)
+    CSR_PEM_FIELD_NUMBER: _ClassVar[int]
+    csr_pem: str
+    def __init__(self, csr_pem: _Optional[str] = ...) -> None: ...
+
+class EnrolReply(_message.Message):
+    __slots__ = ("device_id", "certificate_pem", "ca_pem", "hub_addresses")
+    DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_PEM_FIELD_NUMBER: _ClassVar[int]
+    CA_PEM_FIELD_NUMBER: _ClassVar[int]
+    HUB_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    device_id: str
+    certificate_pem: str
+    ca_pem: str
+    hub_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, device_id: _Optional[str] = ..., certificate_pem: _Optional[str] = ..., ca_pem: _Optional[str] = ..., hub_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
