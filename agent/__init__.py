@@ -1,0 +1,1 @@
+"""The process on a device: identity, capability report, engine supervision, the outbound stream."""

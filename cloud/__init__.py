@@ -1,0 +1,1 @@
+"""Cloud backends behind the same contract."""

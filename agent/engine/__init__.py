@@ -1,0 +1,1 @@
+"""Sequences, scheduling and the step loop, free of llama.cpp."""

@@ -1,0 +1,1 @@
+"""Detection, meters and measurements of this device."""

@@ -1,0 +1,1 @@
+"""The outbound stream and the engines' sockets."""

@@ -1,0 +1,1 @@
+"""Pure: connection and engine supervision as state machines."""

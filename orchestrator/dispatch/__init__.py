@@ -1,0 +1,1 @@
+"""Where a request is served: the edge or a cloud backend."""

@@ -1,0 +1,1 @@
+"""Devices: their life, their registry, and the view the router gets."""

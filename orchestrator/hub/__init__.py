@@ -1,0 +1,1 @@
+"""The servicers in which devices' streams and gateways' sessions end."""

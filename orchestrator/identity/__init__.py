@@ -1,0 +1,1 @@
+"""Certificate authority, join tokens and API keys."""

@@ -1,0 +1,1 @@
+"""The placement decision: pure, measured, explained."""

@@ -1,0 +1,1 @@
+"""The command line: a client of the gateway's API and a starter of processes."""
