@@ -1,0 +1,1 @@
+"""Every figure that README or docs quote, reproducible by one command each."""
