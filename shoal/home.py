@@ -1,0 +1,141 @@
+"""Where a fleet keeps its state on this machine, and the environment it reads.
+
+The only module of `shoal` that reads the process environment. The variables:
+`SHOAL_HOME` (state directory), `SHOAL_URL` (gateway to talk to),
+`SHOAL_API_KEY` (key to talk with).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from platformdirs import user_cache_dir, user_data_dir
+
+# Every process of a fleet carries its id under this name, so that `shoal down`
+# finds what it started even when the processes in between are gone.
+FLEET_VARIABLE = "SHOAL_FLEET"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The state directory of one fleet; two fleets on one machine have two."""
+
+    path: Path
+
+    @property
+    def ca_dir(self) -> Path:
+        """The fleet's certificate authority: `ca.key` (0600) and `ca.crt`."""
+        return self.path / "ca"
+
+    @property
+    def hub_dir(self) -> Path:
+        """The hub's `tls.key` and `tls.crt`."""
+        return self.path / "hub"
+
+    @property
+    def gateway_dir(self) -> Path:
+        """The gateway's `tls.key` and `tls.crt`."""
+        return self.path / "gateway"
+
+    @property
+    def admin_key_file(self) -> Path:
+        """API key of the local command line, role admin (0600)."""
+        return self.path / "keys" / "admin.key"
+
+    @property
+    def default_key_file(self) -> Path:
+        """API key for the user's own first requests (0600)."""
+        return self.path / "keys" / "default.key"
+
+    @property
+    def logs_dir(self) -> Path:
+        """One log file a process."""
+        return self.path / "logs"
+
+    @property
+    def run_dir(self) -> Path:
+        """What is running now: `up.json`, the supervisor's lock and progress."""
+        return self.path / "run"
+
+    @property
+    def redis_dir(self) -> Path:
+        """The append-only file of the embedded Redis."""
+        return self.path / "redis"
+
+    @property
+    def models_dir(self) -> Path:
+        """Model files that were fetched or made here."""
+        return self.path / "models"
+
+    @property
+    def engine_proof_file(self) -> Path:
+        """Result of the engine's decode self-test on this CPU."""
+        return self.path / "engine" / "proof.json"
+
+    def agent_dir(self, name: str) -> Path:
+        """State of the local agent `name`: its key, certificate and identity."""
+        return self.path / "agents" / name
+
+    @property
+    def sockets_dir(self) -> Path:
+        """Directory for Unix sockets; short, because their paths end at 107 bytes."""
+        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
+        return Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}-{digest}"
+
+    def make_sockets_dir(self) -> Path:
+        """Create `sockets_dir` with mode 0700, or refuse one that others could write.
+
+        Raises PermissionError when the directory exists and is not ours alone:
+        the temporary directory is shared by all users of the machine.
+        """
+        directory = self.sockets_dir
+        directory.mkdir(mode=0o700, exist_ok=True)
+        status = directory.lstat()
+        private = status.st_uid == os.getuid() and status.st_mode & 0o77 == 0
+        if directory.is_symlink() or not private:
+            raise PermissionError(
+                f"{directory} exists and is not private to this user; remove it and start again"
+            )
+        return directory
+
+    def make_private_dirs(self) -> None:
+        """Create the state directory and what the supervisor needs in it, mode 0700."""
+        for directory in (self.path, self.logs_dir, self.run_dir, self.redis_dir, self.models_dir):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def default_home() -> Home:
+    """The home named by `SHOAL_HOME`, else the user's data directory."""
+    chosen = os.environ.get("SHOAL_HOME")
+    path = Path(chosen).expanduser() if chosen else Path(user_data_dir("shoal"))
+    return Home(path.absolute())
+
+
+def cache_dir() -> Path:
+    """The user's cache directory for shoal (honours `XDG_CACHE_HOME`)."""
+    return Path(user_cache_dir("shoal"))
+
+
+def gateway_url_from_environment() -> str | None:
+    """`SHOAL_URL`, or None."""
+    return os.environ.get("SHOAL_URL") or None
+
+
+def api_key_from_environment() -> str | None:
+    """`SHOAL_API_KEY`, or None."""
+    return os.environ.get("SHOAL_API_KEY") or None
+
+
+def child_environment(home: Home, fleet_id: str) -> dict[str, str]:
+    """This process's environment, marked with the fleet, for a process that we start."""
+    environment = dict(os.environ)
+    environment.pop("SHOAL_API_KEY", None)
+    return environment | {
+        FLEET_VARIABLE: fleet_id,
+        "SHOAL_HOME": str(home.path),
+        "PYTHONUNBUFFERED": "1",
+    }
