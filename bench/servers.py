@@ -49,10 +49,12 @@ def llama_server(binary: Path, model: Path, *, slots: int, context: int) -> Iter
 def _wait_healthy(url: str, process: subprocess.Popen[bytes], log: object) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
-            with urllib.request.urlopen(url, timeout=2) as answer:
-                if answer.status == 200:
-                    return
+        with (
+            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            urllib.request.urlopen(url, timeout=2) as answer,
+        ):
+            if answer.status == 200:
+                return
         if process.poll() is not None:
             raise RuntimeError(f"llama-server exited with {process.returncode}")
         time.sleep(0.1)
