@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import random
 
-_WORDS = ["river", "stone", "market", "evening", "ledger", "copper", "window", "garden", "signal", "harbour", "engine", "winter", "letter", "bridge", "coffee", "painter", "valley", "record", "number", "silver", "student", "captain", "theory", "forest", "island", "kitchen", "doctor", "message", "planet", "summer", "ticket", "village", "weather", "yellow", "cotton", "danger"]
+_WORDS = """
+river stone market evening ledger copper window garden signal harbour engine
+winter letter bridge coffee painter valley record number silver student captain
+theory forest island kitchen doctor message planet summer ticket village weather
+yellow cotton danger
+""".split()  # noqa: SIM905 - a literal list would fill a page
 
 
 def words(rng: random.Random, count: int) -> str:
