@@ -1,0 +1,66 @@
+"""Start-up proof that this library's state layout is the one the codec knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from agent.kv.codec import Geometry, StateLayoutError, compose_state, parse_state
+
+
+class StatePort(Protocol):
+    """The part of the engine's runner that moves a sequence's state."""
+
+    def state_get(self, seq: int) -> memoryview | bytes | npt.NDArray[np.uint8]:
+        """The sequence's state blob."""
+
+    def state_set(self, seq: int, blob: npt.NDArray[np.uint8]) -> int:
+        """Replace the sequence's state; bytes read, 0 when llama.cpp refused it."""
+
+    def clear(self, seq: int) -> None:
+        """Forget the sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class CodecReport:
+    """Whether the loaded model's prefixes can be kept as blocks, and if not, why."""
+
+    geometry: Geometry | None
+    n_stream: int
+    reason: str  # empty when blocks work
+
+    @property
+    def caches_blocks(self) -> bool:
+        """True when blocks of this model can be restored."""
+        return self.geometry is not None
+
+
+def check_codec(port: StatePort, source: int, target: int) -> CodecReport:
+    """Take `source`, which holds at least one full block, apart and rebuild it in `target`.
+
+    Clears `target` before and after; leaves `source` as it is. Never raises for a
+    layout it does not know: the report says so and the model runs uncached.
+    """
+    try:
+        state = parse_state(port.state_get(source), source)
+        blocks = [state.copy_block(index) for index in range(state.num_blocks)]
+        if not blocks:
+            return CodecReport(None, 0, "the start-up probe was shorter than one block")
+        port.clear(target)
+        blob = compose_state(state.geometry, state.n_stream, target, blocks)
+        if port.state_set(target, blob) != len(blob):
+            return CodecReport(None, 0, "the engine library refused a rebuilt state")
+        rebuilt = parse_state(port.state_get(target), target, state.geometry)
+        same = rebuilt.num_blocks == len(blocks) and all(
+            np.array_equal(rebuilt.copy_block(index), block) for index, block in enumerate(blocks)
+        )
+    except StateLayoutError as error:
+        return CodecReport(None, 0, f"unknown KV state layout ({error})")
+    finally:
+        port.clear(target)
+    if not same:
+        return CodecReport(None, 0, "a rebuilt state reads back differently")
+    return CodecReport(state.geometry, state.n_stream, "")
