@@ -1,0 +1,71 @@
+"""The `shoal` object of a request: latency objective, privacy and placement.
+
+Goes into the request's JSON beside OpenAI's own fields, so `extra_body={"shoal":
+{...}}` of the OpenAI SDK carries it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.errors import invalid
+from shoal.openai.fields import Fields
+
+PRIVACY = ("any", "local_preferred", "local_only")
+OBJECTIVES = ("latency", "edp", "energy")
+DEVICE_CLASSES = ("arm_cpu", "x86_cpu", "gpu", "npu")
+_KNOWN = frozenset({"slo", "privacy", "class", "device", "priority", "objective"})
+_KNOWN_SLO = frozenset({"ttft_ms", "tpot_ms"})
+# An hour: no latency objective is longer.
+_MAX_SLO_MS = 3_600_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingHints:
+    """What the client asks of placement; empty strings and None: nothing asked."""
+
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    privacy: str = ""
+    device_class: str = ""
+    device: str = ""
+    priority: int = 0
+    objective: str = ""
+
+
+def parse_extension(body: Fields) -> RoutingHints:
+    """The hints in `shoal`.
+
+    Unlike OpenAI's own object this one is closed: a misspelt privacy wish that is
+    silently ignored would break a promise.
+    """
+    extension = body.object("shoal")
+    if extension is None:
+        return RoutingHints()
+    _closed(extension, _KNOWN)
+    slo = extension.object("slo")
+    ttft_ms = tpot_ms = None
+    if slo is not None:
+        _closed(slo, _KNOWN_SLO)
+        ttft_ms = slo.number("ttft_ms", 0.001, _MAX_SLO_MS)
+        tpot_ms = slo.number("tpot_ms", 0.001, _MAX_SLO_MS)
+    device = extension.text("device") or ""
+    if len(device) > 128:
+        raise invalid("shoal.device", "'shoal.device' is longer than 128 characters.")
+    return RoutingHints(
+        ttft_ms=ttft_ms,
+        tpot_ms=tpot_ms,
+        privacy=extension.choice("privacy", PRIVACY) or "",
+        device_class=extension.choice("class", DEVICE_CLASSES) or "",
+        device=device,
+        priority=extension.integer("priority", -100, 100) or 0,
+        objective=extension.choice("objective", OBJECTIVES) or "",
+    )
+
+
+def _closed(fields: Fields, known: frozenset[str]) -> None:
+    for name in fields.names():
+        if name not in known:
+            param = fields.param(ascii(name)[1:-1][:60])
+            listed = ", ".join(sorted(known))
+            raise invalid(param, f"'{param}' is unknown. Known fields: {listed}.")

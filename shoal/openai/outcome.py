@@ -1,0 +1,99 @@
+"""What is known of a choice's run: gathered from its updates, told in `usage` and `shoal`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from shoal.v1 import inference_pb2 as pb
+
+_FINISH_REASONS = {
+    pb.Finished.REASON_STOP: "stop",
+    pb.Finished.REASON_LENGTH: "length",
+}
+
+
+class Outcome:
+    """The placement and the measurements of one choice; grows with each update."""
+
+    __slots__ = ("finished", "placed", "request_id", "tier")
+
+    def __init__(self, request_id: str, tier: str) -> None:
+        self.request_id = request_id
+        self.tier = tier
+        self.placed: pb.Placed | None = None
+        self.finished: pb.Finished | None = None
+
+    def take(self, update: pb.SequenceUpdate) -> None:
+        """Note what the update says besides text."""
+        if update.HasField("placed"):
+            self.placed = update.placed
+        if update.HasField("finished"):
+            self.finished = update.finished
+
+    @property
+    def finish_reason(self) -> str:
+        """OpenAI's `finish_reason`."""
+        reason = self.finished.reason if self.finished else pb.Finished.REASON_STOP
+        return _FINISH_REASONS.get(reason, "stop")
+
+    def extension(self) -> dict[str, Any]:
+        """The `shoal` object of the response."""
+        placed = self.placed or pb.Placed()
+        finished = self.finished or pb.Finished()
+        timings = finished.timings
+        joules = timings.joules if timings.HasField("joules") else None
+        return {
+            "request_id": self.request_id,
+            "tier": self.tier,
+            "device": placed.device_name,
+            "device_id": placed.device_id,
+            "device_class": placed.device_class,
+            "emulated": placed.emulated,
+            "reason": placed.reason,
+            "attempt": placed.attempt,
+            "predicted": {
+                "ttft_ms": _optional(placed, "predicted_ttft_ms"),
+                "tpot_ms": _optional(placed, "predicted_tpot_ms"),
+                "joules": _optional(placed, "predicted_j"),
+            },
+            "actual": {
+                "queue_ms": round(timings.queue_ms, 3),
+                "prefill_ms": round(timings.prefill_ms, 3),
+                "ttft_ms": round(timings.ttft_ms, 3),
+                "tpot_ms": round(timings.tpot_ms, 3),
+                "total_ms": round(timings.total_ms, 3),
+            },
+            "cached_tokens_by_tier": dict(finished.usage.cached_tokens_by_tier),
+            "joules": None if joules is None else round(joules, 4),
+            "joules_estimated": timings.joules_estimated,
+        }
+
+
+def _optional(placed: pb.Placed, name: str) -> float | None:
+    return round(getattr(placed, name), 3) if placed.HasField(name) else None
+
+
+def response_extension(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The `shoal` object; with several choices the first one's, and all of them as `choices`."""
+    first = outcomes[0].extension()
+    if len(outcomes) > 1:
+        first["choices"] = [outcome.extension() for outcome in outcomes]
+    return first
+
+
+def usage(outcomes: Sequence[Outcome], choices_per_prompt: int) -> dict[str, Any]:
+    """OpenAI's `usage`: each prompt counts once, each choice's completion in full."""
+    totals = [outcome.finished.usage for outcome in outcomes if outcome.finished]
+    prompts = totals[::choices_per_prompt]
+    prompt_tokens = sum(item.prompt_tokens for item in prompts)
+    completion_tokens = sum(item.completion_tokens for item in totals)
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(item.cached_tokens for item in prompts),
+            "audio_tokens": 0,
+        },
+    }
