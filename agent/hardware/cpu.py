@@ -1,0 +1,118 @@
+"""What the CPU is: architecture, class, model, features, load."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.hardware.files import read_fields, read_text
+
+# The instruction sets that decide which of llama.cpp's kernels run.
+_FEATURES = frozenset(
+    [
+        "avx",
+        "avx2",
+        "avx_vnni",
+        "avx512f",
+        "avx512bw",
+        "avx512vl",
+        "avx512_vnni",
+        "avx512_vbmi",
+        "avx512_bf16",
+        "amx_tile",
+        "amx_int8",
+        "amx_bf16",
+        "f16c",
+        "fma",
+        "sse4_2",
+        "asimd",
+        "neon",
+        "asimdhp",
+        "fphp",
+        "asimddp",
+        "i8mm",
+        "bf16",
+        "sve",
+        "sve2",
+        "sme",
+        "dotprod",
+    ]
+)
+# CPU part numbers of Arm's own cores (Linux arch/arm64/include/asm/cputype.h).
+_ARM_PARTS = {
+    "0xd03": "Cortex-A53",
+    "0xd04": "Cortex-A35",
+    "0xd05": "Cortex-A55",
+    "0xd07": "Cortex-A57",
+    "0xd08": "Cortex-A72",
+    "0xd09": "Cortex-A73",
+    "0xd0a": "Cortex-A75",
+    "0xd0b": "Cortex-A76",
+    "0xd0c": "Neoverse-N1",
+    "0xd0d": "Cortex-A77",
+    "0xd40": "Neoverse-V1",
+    "0xd41": "Cortex-A78",
+    "0xd42": "Cortex-A78AE",
+    "0xd44": "Cortex-X1",
+    "0xd46": "Cortex-A510",
+    "0xd47": "Cortex-A710",
+    "0xd49": "Neoverse-N2",
+    "0xd4f": "Neoverse-V2",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """One machine's CPU; `device_class` is "" when it is neither Arm nor x86."""
+
+    architecture: str
+    device_class: str
+    model: str
+    cores: int
+    features: tuple[str, ...]
+
+
+def detect_cpu(root: Path, architecture: str = "") -> Cpu:
+    """Read the CPU from `root`/proc; `architecture` (uname -m) defaults to this machine's."""
+    machine = architecture or platform.machine()
+    text = read_text(root / "proc/cpuinfo") or ""
+    cores = sum(line.startswith("processor") for line in text.splitlines())
+    fields = read_fields(root / "proc/cpuinfo")
+    flags = (fields.get("flags") or fields.get("Features") or "").split()
+    return Cpu(
+        architecture=machine,
+        device_class=_class_of(machine),
+        model=fields.get("model name") or _arm_model(text),
+        cores=cores,
+        features=tuple(sorted(_FEATURES.intersection(flags))),
+    )
+
+
+def _class_of(machine: str) -> str:
+    if machine.startswith(("aarch64", "arm")):
+        return "arm_cpu"
+    if machine in ("x86_64", "amd64", "i686", "i386"):
+        return "x86_cpu"
+    return ""
+
+
+def _arm_model(cpuinfo: str) -> str:
+    """Distinct core names in order of appearance, e.g. "Cortex-A55 + Cortex-A76"."""
+    names: dict[str, None] = {}
+    for line in cpuinfo.splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "CPU part":
+            part = value.strip()
+            names[_ARM_PARTS.get(part, f"part {part}")] = None
+    return " + ".join(names)
+
+
+def read_cpu_times(root: Path) -> tuple[int, int] | None:
+    """(busy, total) jiffies of all cores since boot; None when unknown."""
+    first = (read_text(root / "proc/stat") or "").partition("\n")[0].split()
+    if not first or first[0] != "cpu":
+        return None
+    ticks = [int(value) for value in first[1:9]]
+    idle = ticks[3] + ticks[4]  # idle and waiting for I/O
+    return sum(ticks) - idle, sum(ticks)

@@ -1,0 +1,97 @@
+"""The capability report: what this device is, as detected and measured."""
+
+from __future__ import annotations
+
+import platform
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.hardware.accelerators import Accelerator, detect_accelerators
+from agent.hardware.cpu import detect_cpu
+from agent.hardware.files import read_text
+from agent.hardware.memory import read_memory
+from agent.hardware.power import CLASS_TDP_W, find_meters, find_power_sensors, power_source
+
+DEVICE_CLASSES = tuple(CLASS_TDP_W)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """Capability report; None means not known, never 0."""
+
+    hostname: str
+    device_class: str
+    detected_class: str
+    os: str
+    architecture: str
+    cpu_model: str
+    cores: int
+    cpu_features: tuple[str, ...]
+    memory_bytes: int
+    power_source: str
+    power_meters: tuple[str, ...]
+    tdp_w: float | None
+    accelerators: tuple[Accelerator, ...]
+    memory_bandwidth_gb_s: float | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def emulated(self) -> bool:
+        """True when the declared class differs from the hardware's."""
+        return self.device_class != self.detected_class
+
+
+def detect(
+    root: Path = Path("/"), *, declared_class: str = "", architecture: str = ""
+) -> Capabilities:
+    """Read the device under `root`; `declared_class` overrides the class, not the hardware.
+
+    An accelerator makes the device's class only when an engine serves it.
+    """
+    cpu = detect_cpu(root, architecture)
+    memory = read_memory(root)
+    accelerators, notes = detect_accelerators(root, memory.total_bytes)
+    meters, meter_notes = find_meters(root)
+    notes = [*notes, *meter_notes]
+    served = [a.kind for a in accelerators if a.served_by]
+    detected_class = served[0] if served else cpu.device_class
+    if not detected_class:
+        notes.append(f"architecture {cpu.architecture} is of no known class")
+    notes += [
+        f"{a.kind} {a.vendor} {a.model}: detected, no engine serves it"
+        for a in accelerators
+        if not a.served_by
+    ]
+    device_class = declared_class or detected_class
+    tdp_w = CLASS_TDP_W.get(device_class)
+    labels = {"board": board} if (board := read_text(root / "proc/device-tree/model")) else {}
+    if tdp_w is not None:
+        labels["tdp"] = "estimated"
+        notes.append(f"tdp_w is the reference of class {device_class}, estimated")
+    return Capabilities(
+        hostname=socket.gethostname(),
+        device_class=device_class,
+        detected_class=detected_class,
+        os=_os_name(root),
+        architecture=cpu.architecture,
+        cpu_model=cpu.model,
+        cores=cpu.cores,
+        cpu_features=cpu.features,
+        memory_bytes=memory.total_bytes,
+        power_source=power_source(root),
+        power_meters=(*(meter.name for meter in meters), *find_power_sensors(root)),
+        tdp_w=tdp_w,
+        accelerators=tuple(accelerators),
+        labels=labels,
+        notes=tuple(notes),
+    )
+
+
+def _os_name(root: Path) -> str:
+    for line in (read_text(root / "etc/os-release") or "").splitlines():
+        if line.startswith("PRETTY_NAME="):
+            return line.partition("=")[2].strip('"')
+    return platform.system()
