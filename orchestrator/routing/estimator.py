@@ -1,0 +1,211 @@
+"""Predicted TTFT, TPOT and joules of a request on a device, learned from outcomes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.fleet.view import DeviceId, DeviceView, ServedModel
+from orchestrator.request import RouteRequest
+from orchestrator.routing import speed
+from orchestrator.routing.decision import Prediction
+from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
+
+# Byte-pair vocabularies give about four bytes of English a token.
+SEED_TOKENS_PER_BYTE = 0.25
+_SEED_WEIGHT_BYTES = 2_000.0
+# Output length to plan with before any outcome is known, in tokens.
+SEED_COMPLETION_TOKENS = 128.0
+_SEED_WEIGHT_REQUESTS = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one completed request measured; times as in the engine's `Timings`.
+
+    `ttft_ms` counts from arrival at the engine, `queue_ms` included. `mean_batch` 0
+    means unknown. `joules` None: no meter and no estimate.
+    """
+
+    device_id: DeviceId
+    model: str
+    prompt_bytes: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    queue_ms: float
+    ttft_ms: float
+    tpot_ms: float
+    mean_batch: float
+    joules: float | None = None
+
+
+class _Learned:
+    """What is known of one device and model; `device` and `model` as last predicted with."""
+
+    __slots__ = ("decode", "device", "joules", "model", "prefill")
+
+    def __init__(self, device: DeviceView, model: ServedModel) -> None:
+        self.device = device
+        self.model = model
+        self.prefill = LearnedRatio()
+        self.decode = LearnedRatio()
+        self.joules = LearnedRatio()
+
+
+class Estimator:
+    """Predicts from measured speed; `observe` corrects prefill, decode and energy apart.
+
+    Corrections are of the device's speed, not of its load: the queue is computed from
+    the view and taken out of what is learned.
+    """
+
+    def __init__(self) -> None:
+        self._learned: dict[tuple[DeviceId, str], _Learned] = {}
+        self._tokens_per_byte: dict[str, LearnedQuotient] = {}
+        self._completion_tokens: dict[str, LearnedQuotient] = {}
+
+    def prompt_tokens(self, request: RouteRequest) -> int:
+        """Expected prompt length in tokens, at least 1."""
+        learned = self._tokens_per_byte.get(request.model)
+        per_byte = SEED_TOKENS_PER_BYTE if learned is None else learned.value
+        return max(1, round(request.prompt_bytes * per_byte))
+
+    def completion_tokens(self, model: str, max_tokens: int | None) -> float:
+        """Expected output length in tokens, at least 1."""
+        learned = self._completion_tokens.get(model)
+        expected = SEED_COMPLETION_TOKENS if learned is None else learned.value
+        return max(1.0, expected if max_tokens is None else min(expected, max_tokens))
+
+    def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
+        """What the request would meet on the device as the view shows it.
+
+        TTFT = wait for a slot + backlog of other prompts + own prompt / prefill speed +
+        one decode step. TPOT is that of the batch the request would join; other models
+        at work on the device share its speed.
+        """
+        learned = self._entry(device, model)
+        occupancy = num_occupied(device, model)
+        batch = max(1, min(occupancy + 1, model.slots or 1))
+        sharing = 1 + _num_other_active(device, model.name)
+        device_class = device.device_class
+
+        tpot_ms = speed.tpot_ms(model, device_class, batch) * learned.decode.value * sharing
+        prefill_ms_per_token = (
+            1000.0
+            / speed.prefill_tokens_per_s(model, device_class)
+            * learned.prefill.value
+            * sharing
+        )
+        prompt_tokens = self.prompt_tokens(request)
+        backlog_tokens = max(
+            model.waiting_prefill_tokens, device.in_flight_prefill_tokens.get(model.name, 0)
+        )
+        wait_ms = 0.0
+        if occupancy >= model.slots:
+            wait_ms = self._slot_wait_ms(model, tpot_ms, occupancy)
+        ttft_ms = wait_ms + (backlog_tokens + prompt_tokens) * prefill_ms_per_token + tpot_ms
+
+        joules, estimated = None, True
+        power = _busy_power_w(device, occupancy)
+        if power is not None:
+            power_w, estimated = power
+            completion = self.completion_tokens(model.name, request.max_tokens)
+            busy_ms = prompt_tokens * prefill_ms_per_token + completion * tpot_ms / batch
+            joules = power_w * busy_ms / 1000.0 * learned.joules.value
+        return Prediction(ttft_ms, tpot_ms, joules, estimated, prompt_tokens)
+
+    def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
+        """Predicted time until a full device has room for one more request."""
+        learned = self._entry(device, model)
+        batch = max(1, model.slots)
+        tpot_ms = speed.tpot_ms(model, device.device_class, batch) * learned.decode.value
+        over = num_occupied(device, model) - model.slots - device.max_waiting + 1
+        return max(1, over) * self.completion_tokens(model.name, None) * tpot_ms / batch
+
+    def observe(self, outcome: Outcome) -> None:
+        """Learn from a completed request; one of a device never predicted for teaches less."""
+        tokens_per_byte = self._tokens_per_byte.setdefault(
+            outcome.model, LearnedQuotient(SEED_TOKENS_PER_BYTE, _SEED_WEIGHT_BYTES)
+        )
+        tokens_per_byte.observe(outcome.prompt_tokens, outcome.prompt_bytes)
+        completion = self._completion_tokens.setdefault(
+            outcome.model, LearnedQuotient(SEED_COMPLETION_TOKENS, _SEED_WEIGHT_REQUESTS)
+        )
+        completion.observe(outcome.completion_tokens, 1)
+
+        learned = self._learned.get((outcome.device_id, outcome.model))
+        if learned is None:
+            return
+        device_class = learned.device.device_class
+        batch = max(1, round(outcome.mean_batch))
+        step_ms = speed.tpot_ms(learned.model, device_class, batch)
+        if outcome.completion_tokens > 1:
+            learned.decode.observe(outcome.tpot_ms, step_ms)
+        computed_tokens = max(1, outcome.prompt_tokens - outcome.cached_tokens)
+        prefill_ms = (
+            1000.0 * computed_tokens / speed.prefill_tokens_per_s(learned.model, device_class)
+        )
+        first_step_ms = step_ms * learned.decode.value
+        learned.prefill.observe(
+            max(outcome.ttft_ms - outcome.queue_ms - first_step_ms, prefill_ms / 10), prefill_ms
+        )
+        power = _busy_power_w(learned.device, batch)
+        if outcome.joules is not None and power is not None:
+            busy_ms = prefill_ms * learned.prefill.value
+            busy_ms += outcome.completion_tokens * first_step_ms / batch
+            learned.joules.observe(outcome.joules, power[0] * busy_ms / 1000.0)
+
+    def forget(self, device_id: DeviceId) -> None:
+        """Drop what was learned of a device that left or was removed."""
+        for key in [key for key in self._learned if key[0] == device_id]:
+            del self._learned[key]
+
+    def _entry(self, device: DeviceView, model: ServedModel) -> _Learned:
+        key = (device.device_id, model.name)
+        learned = self._learned.get(key)
+        if learned is None:
+            learned = self._learned[key] = _Learned(device, model)
+        elif learned.model.fingerprint != model.fingerprint:
+            # Another file under the same name: what was learned is not its own.
+            learned = self._learned[key] = _Learned(device, model)
+        learned.device = device
+        learned.model = model
+        return learned
+
+    def _slot_wait_ms(self, model: ServedModel, tpot_ms: float, occupancy: int) -> float:
+        """A slot comes free every (output length * TPOT / slots) ms when all are taken."""
+        ahead = occupancy - model.slots + 1
+        return ahead * self.completion_tokens(model.name, None) * tpot_ms / max(1, model.slots)
+
+
+def num_occupied(device: DeviceView, model: ServedModel) -> int:
+    """Requests the device holds for the model: the hub's reservations or its own report."""
+    return max(device.in_flight.get(model.name, 0), model.running + model.waiting)
+
+
+def _num_other_active(device: DeviceView, model_name: str) -> int:
+    """Other models that are generating on the device now."""
+    if len(device.models) < 2:
+        return 0
+    return sum(
+        1
+        for name, other in device.models.items()
+        if name != model_name and num_occupied(device, other)
+    )
+
+
+def _busy_power_w(device: DeviceView, occupancy: int) -> tuple[float, bool] | None:
+    """Power while generating, and whether it is an estimate; None: nothing known.
+
+    A meter read on an idle device does not tell the power under load: the TDP is the
+    better guess then. The article's tokens/J are tokens/s over TDP for every class, so
+    a utilisation of 1 is assumed.
+    """
+    metered = device.power_w is not None and not device.power_estimated
+    if device.power_w is not None and metered and occupancy > 0:
+        return device.power_w, False
+    if device.tdp_w is not None:
+        return device.tdp_w, True
+    if device.power_w is not None:
+        return device.power_w, True
+    return None

@@ -1,0 +1,146 @@
+"""A decision in words, made from the values that decided it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from orchestrator.fleet.view import DeviceView
+from orchestrator.request import RouteRequest
+from orchestrator.routing.decision import Candidate, Decision, Rejection, RejectionKind
+from orchestrator.routing.estimator import Estimator
+from orchestrator.routing.scoring import Contender, free_classes, why_lost
+from orchestrator.routing.tree import branch_text, class_order
+from shoal.errors import Reason, ShoalError
+
+# Bounds of the Retry-After that a refused client is told.
+MIN_RETRY_AFTER_MS = 250
+MAX_RETRY_AFTER_MS = 60_000
+
+_NO_REMEDY = "start an agent that serves it, or ask for another model (GET /v1/models)"
+
+
+def ruled_out(device: DeviceView, rejection: Rejection) -> Candidate:
+    """A device that could not take the request."""
+    return Candidate(device.device_id, device.name, device.device_class, None, rejection)
+
+
+def explained(request: RouteRequest, best_first: Sequence[Contender]) -> list[Candidate]:
+    """The contenders as candidates; all but the first with why they lost against it."""
+    free = free_classes(best_first)
+    return [
+        Candidate(
+            contender.device.device_id,
+            contender.device.name,
+            contender.device.device_class,
+            contender.prediction,
+            None if index == 0 else why_lost(request, contender, best_first[0], free),
+        )
+        for index, contender in enumerate(best_first)
+    ]
+
+
+def sentence(request: RouteRequest, best_first: Sequence[Contender], num_parameters: int) -> str:
+    """Why the first contender was chosen."""
+    best = best_first[0]
+    order = class_order(num_parameters, request.slo.tpot_ms)
+    chosen_class = best.device.device_class
+    branch = branch_text(num_parameters, request.slo.tpot_ms)
+    if chosen_class == order[0]:
+        why = f"{branch}: {chosen_class} preferred"
+    else:
+        why = f"{branch}: {order[0]} preferred, {_why_not_preferred(best_first, order[0])}"
+        why += f", so {chosen_class}"
+    prediction = best.prediction
+    text = (
+        f"{best.device.name}: {why}; predicted TTFT {prediction.ttft_ms:.0f} ms,"
+        f" TPOT {prediction.tpot_ms:.1f} ms"
+    )
+    if not best.meets_slo:
+        text += "; no device is predicted to meet the stated SLO, best effort"
+    return text
+
+
+def _why_not_preferred(best_first: Sequence[Contender], preferred: str) -> str:
+    of_class = [c for c in best_first if c.device.device_class == preferred]
+    if not of_class:
+        return "none can take it"
+    if best_first[0].meets_slo and not any(c.meets_slo for c in of_class):
+        return "it would miss the stated SLO"
+    return "all its slots are taken"
+
+
+def unknown(
+    request: RouteRequest, candidates: tuple[Candidate, ...], decided_unix_ms: int
+) -> Decision:
+    """The decision when no device considered serves the model, in whatever state."""
+    if request.device:
+        message = f"device {request.device!r} does not exist or does not serve {request.model!r}"
+        failure = ShoalError(
+            Reason.NO_DEVICE,
+            f"{message}; leave `shoal.device` out to use any",
+            param="shoal.device",
+        )
+    else:
+        failure = ShoalError(
+            Reason.MODEL_NOT_FOUND,
+            f"no device serves {request.model!r}: {_NO_REMEDY}",
+            param="model",
+        )
+    return Decision(
+        request_id=request.request_id,
+        model=request.model,
+        tier="edge",
+        class_order=(),
+        ranked=(),
+        candidates=candidates,
+        reason=failure.message,
+        failure=failure,
+        decided_unix_ms=decided_unix_ms,
+    )
+
+
+def failure_of(
+    request: RouteRequest,
+    devices: Iterable[DeviceView],
+    candidates: Sequence[Candidate],
+    estimator: Estimator,
+) -> ShoalError:
+    """Why none of the devices can take the request, when at least one serves its model.
+
+    OVERLOADED when one would if it had room, with the predicted wait for the first place;
+    else NO_DEVICE.
+    """
+    kinds = {c.device_id: c.rejection.kind for c in candidates if c.rejection is not None}
+    full = [d for d in devices if kinds.get(d.device_id) is RejectionKind.FULL]
+    if full:
+        wait_ms = min(estimator.place_wait_ms(d, d.models[request.model]) for d in full)
+        retry_after_ms = int(min(MAX_RETRY_AFTER_MS, max(MIN_RETRY_AFTER_MS, wait_ms)))
+        return ShoalError(
+            Reason.OVERLOADED,
+            f"all {len(full)} devices that can serve {request.model!r} are full;"
+            f" a place is predicted to come free in {retry_after_ms} ms",
+            retry_after_ms=retry_after_ms,
+        )
+    present = set(kinds.values()) - {RejectionKind.MODEL_ABSENT}
+    if present <= {RejectionKind.CLASS_HINT, RejectionKind.DEVICE_HINT}:
+        hint = "shoal.device" if request.device else "shoal.class"
+        wanted = request.device or request.device_class
+        return ShoalError(
+            Reason.NO_DEVICE,
+            f"no device that serves {request.model!r} fits `{hint}` = {wanted!r};"
+            " leave it out to use any",
+            param=hint,
+        )
+    reasons = sorted({str(c.rejection) for c in candidates if _matters(c)})
+    return ShoalError(
+        Reason.NO_DEVICE,
+        f"no device can take a request for {request.model!r} now: each {' or '.join(reasons)}",
+    )
+
+
+def _matters(candidate: Candidate) -> bool:
+    return candidate.rejection is not None and candidate.rejection.kind not in (
+        RejectionKind.MODEL_ABSENT,
+        RejectionKind.CLASS_HINT,
+        RejectionKind.DEVICE_HINT,
+    )

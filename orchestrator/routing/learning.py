@@ -1,0 +1,71 @@
+"""Robust running estimates: one outlier hardly moves them, a lasting change soon does."""
+
+from __future__ import annotations
+
+import math
+
+# Weight of one observation in ordinary times and during a lasting change.
+ALPHA = 0.2
+ALPHA_CHANGE = 0.5
+# An observation further than this from the estimate (log ratio; a factor of 1.35) is
+# suspicious: it is clamped, and the third in a row on one side is a lasting change.
+CLAMP_LOG = 0.3
+CHANGE_CLAMP_LOG = 1.5
+CHANGE_AFTER = 3
+
+
+class LearnedRatio:
+    """Running mean of log(actual / predicted), as a factor on predictions; starts at 1."""
+
+    __slots__ = ("_log", "_streak", "num_observations", "value")
+
+    def __init__(self) -> None:
+        self._log = 0.0
+        self._streak = 0
+        self.num_observations = 0
+        self.value = 1.0
+
+    def observe(self, actual: float, predicted: float) -> None:
+        """Take one outcome; figures that are not positive and finite say nothing."""
+        if not (0 < actual < math.inf and 0 < predicted < math.inf):
+            return
+        step = math.log(actual / predicted) - self._log
+        if abs(step) <= CLAMP_LOG:
+            self._streak = 0
+        else:
+            side = 1 if step > 0 else -1
+            self._streak = self._streak + side if self._streak * side > 0 else side
+        changed = abs(self._streak) >= CHANGE_AFTER
+        clamp = CHANGE_CLAMP_LOG if changed else CLAMP_LOG
+        alpha = ALPHA_CHANGE if changed else ALPHA
+        if self.num_observations == 0 and not changed:
+            # The seed is only the device's own short measurement: trust a first outcome more.
+            alpha = ALPHA_CHANGE
+        self._log += alpha * max(-clamp, min(clamp, step))
+        self.num_observations += 1
+        self.value = math.exp(self._log)
+
+
+class LearnedQuotient:
+    """A quotient of two growing sums (tokens per byte), the past fading with each observation."""
+
+    __slots__ = ("_denominator", "_numerator")
+
+    # What one observation leaves of the past.
+    KEEP = 0.95
+
+    def __init__(self, seed: float, seed_weight: float) -> None:
+        self._numerator = seed * seed_weight
+        self._denominator = seed_weight
+
+    @property
+    def value(self) -> float:
+        """The current quotient."""
+        return self._numerator / self._denominator
+
+    def observe(self, numerator: float, denominator: float) -> None:
+        """Take one pair; a denominator that is not positive says nothing."""
+        if denominator <= 0 or numerator < 0:
+            return
+        self._numerator = self._numerator * self.KEEP + numerator
+        self._denominator = self._denominator * self.KEEP + denominator
