@@ -9,36 +9,13 @@ from pathlib import Path
 from agent.hardware.files import read_fields, read_text
 
 # The instruction sets that decide which of llama.cpp's kernels run.
-_FEATURES = frozenset(
-    [
-        "avx",
-        "avx2",
-        "avx_vnni",
-        "avx512f",
-        "avx512bw",
-        "avx512vl",
-        "avx512_vnni",
-        "avx512_vbmi",
-        "avx512_bf16",
-        "amx_tile",
-        "amx_int8",
-        "amx_bf16",
-        "f16c",
-        "fma",
-        "sse4_2",
-        "asimd",
-        "neon",
-        "asimdhp",
-        "fphp",
-        "asimddp",
-        "i8mm",
-        "bf16",
-        "sve",
-        "sve2",
-        "sme",
-        "dotprod",
-    ]
-)
+# fmt: off
+_FEATURES = frozenset((
+    "avx", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_vbmi",
+    "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "f16c", "fma", "sse4_2", "asimd", "neon",
+    "asimdhp", "fphp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "dotprod",
+))
+# fmt: on
 # CPU part numbers of Arm's own cores (Linux arch/arm64/include/asm/cputype.h).
 _ARM_PARTS = {
     "0xd03": "Cortex-A53",

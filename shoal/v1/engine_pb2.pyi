@@ -15,11 +15,13 @@ class ModelState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MODEL_STATE_READY: _ClassVar[ModelState]
     MODEL_STATE_RESTARTING: _ClassVar[ModelState]
     MODEL_STATE_FAILED: _ClassVar[ModelState]
+    MODEL_STATE_UNLOADED: _ClassVar[ModelState]
 MODEL_STATE_UNSPECIFIED: ModelState
 MODEL_STATE_LOADING: ModelState
 MODEL_STATE_READY: ModelState
 MODEL_STATE_RESTARTING: ModelState
 MODEL_STATE_FAILED: ModelState
+MODEL_STATE_UNLOADED: ModelState
 
 class DescribeRequest(_message.Message):
     __slots__ = ()
