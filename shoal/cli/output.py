@@ -1,0 +1,51 @@
+"""What commands print: people get tables, `--json` gets one JSON document on stdout.
+
+Progress and errors go to stderr, so that stdout is always only the answer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from shoal.cli.exit_codes import CliError
+
+answer = Console(highlight=False)
+notes = Console(stderr=True, highlight=False)
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
+
+
+def print_json(document: Any) -> None:
+    """Write `document` to stdout as indented JSON."""
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def report(error: CliError, *, as_json: bool) -> None:
+    """Say what is wrong and the remedy, on stderr; with `as_json` also on stdout."""
+    if as_json:
+        body = {"message": error.message, "remedy": error.remedy, "exit_code": int(error.code)}
+        print_json({"error": body})
+    notes.print(f"[red]error:[/red] {escape(error.message)}", soft_wrap=True)
+    if error.remedy:
+        notes.print(f"[yellow]remedy:[/yellow] {escape(error.remedy)}", soft_wrap=True)
+
+
+def bytes_text(num_bytes: float) -> str:
+    """A size as people read it: `92.0 MB` (decimal units, as disks and models are sold)."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(num_bytes) < 1000:
+            return f"{num_bytes:.0f} {unit}" if unit == "B" else f"{num_bytes:.1f} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.1f} TB"
+
+
+def ms_text(ms: float | None) -> str:
+    """A duration as people read it: `12.3 ms`, `4.56 s`, or `-` when unknown."""
+    if ms is None:
+        return "-"
+    return f"{ms:.1f} ms" if ms < 1000 else f"{ms / 1000:.2f} s"
