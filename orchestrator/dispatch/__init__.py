@@ -1,1 +1,5 @@
-"""Where a request is served: the edge or a cloud backend."""
+"""Where a request goes: the edge through a hub, or a cloud endpoint.
+
+Backends speak the wire's own sequence updates, the same at every hop, so that a
+token is not repacked on its way.
+"""

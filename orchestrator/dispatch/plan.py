@@ -1,0 +1,66 @@
+"""Which tiers may serve a request, in which order; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orchestrator.routing.tree import tier_for
+from shoal.errors import Reason, ShoalError
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPresence:
+    """What is known of a model: parameters 0 for unknown."""
+
+    num_parameters: int
+    on_edge: bool
+    ready_devices: int
+    in_cloud: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TierPlan:
+    """Tiers in the order to try, and why; the next one only before the first token."""
+
+    tiers: tuple[str, ...]
+    reason: str
+
+
+def plan_tiers(
+    model: str, presence: ModelPresence, *, privacy: str, pinned_to_device: bool
+) -> TierPlan:
+    """The tiers for one request.
+
+    `privacy` as in the request's extension; empty means any. A request pinned to a
+    device or class stays on the edge. A model that is known nowhere goes to the edge
+    too, whose hub says whether it is unknown or merely not present.
+
+    Raises PERMISSION_DENIED when the request may not leave the edge and only the
+    cloud has the model.
+    """
+    if privacy == "local_only":
+        if presence.in_cloud and not presence.on_edge:
+            raise ShoalError(
+                Reason.PERMISSION_DENIED,
+                f"The model '{model}' is served only in the cloud, and 'shoal.privacy' is "
+                "'local_only'. Choose a model of the fleet, or allow the cloud with 'any'.",
+                param="shoal.privacy",
+            )
+        return TierPlan(("edge",), "The request may not leave the edge.")
+    if not presence.in_cloud:
+        return TierPlan(("edge",), "No cloud endpoint serves the model.")
+    if pinned_to_device:
+        return TierPlan(("edge",), "The request names a device or a device class.")
+    if not presence.on_edge:
+        return TierPlan(("cloud",), "Only the cloud serves the model.")
+    return _of_both(presence, privacy)
+
+
+def _of_both(presence: ModelPresence, privacy: str) -> TierPlan:
+    if presence.ready_devices == 0:
+        return TierPlan(("cloud", "edge"), "No device that serves the model is ready.")
+    if privacy == "local_preferred":
+        return TierPlan(("edge", "cloud"), "The request prefers the edge.")
+    if tier_for(presence.num_parameters) == "cloud":
+        return TierPlan(("cloud", "edge"), "A model of 7B parameters or more goes to the cloud.")
+    return TierPlan(("edge", "cloud"), "A model below 7B parameters goes to the edge.")
