@@ -21,6 +21,7 @@ class ExitCode(IntEnum):
     BUSY = 10
     DOCTOR_FOUND = 11
     STOP_INCOMPLETE = 12
+    ALREADY_RUNNING = 13
     INTERRUPTED = 130
 
 

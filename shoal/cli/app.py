@@ -1,0 +1,50 @@
+"""The command `shoal`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from shoal import __version__
+from shoal.cli import access, inspect
+from shoal.cli.chat import chat, tour
+from shoal.cli.doctor import doctor
+from shoal.cli.explain import explain
+from shoal.cli.up import down, up
+
+app = typer.Typer(
+    help="Many small language models working as one fleet.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"shoal {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def shoal(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Many small language models working as one fleet."""
+
+
+for _command in (up, down, inspect.status, chat, explain, doctor, tour):
+    app.command()(_command)
+app.add_typer(inspect.devices_app, name="devices")
+app.add_typer(inspect.models_app, name="models")
+app.add_typer(access.keys_app, name="keys")
+app.add_typer(access.token_app, name="token")
+app.add_typer(access.agent_app, name="agent")
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()

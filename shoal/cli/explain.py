@@ -1,0 +1,65 @@
+"""`shoal explain`: why a request went where it went, by the values that decided it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from shoal.cli.commands import admin_client, reported
+from shoal.cli.output import JsonFlag, answer, ms_text, print_json
+
+
+@reported
+def explain(
+    request_id: Annotated[str, typer.Argument(help="From x-shoal-request-id.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Show a request's routing decision: candidates, rejections, predicted and actual."""
+    record = admin_client().get(f"/shoal/v1/decisions/{request_id}")
+    if as_json:
+        print_json(record)
+        return
+    answer.print(f"[bold]{escape(record['request_id'])}[/bold]  {escape(record['model'])}")
+    answer.print(f"tier      {record['tier']}", markup=False)
+    if record["class_order"]:
+        answer.print(f"classes   {' > '.join(record['class_order'])}", markup=False)
+    answer.print(f"decision  {record['reason']}", markup=False, soft_wrap=True)
+    answer.print(f"outcome   {record['outcome']}", markup=False)
+    for attempt in record["attempts"]:
+        end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
+        answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
+    if record["candidates"]:
+        answer.print()
+        answer.print(_candidate_table(record["candidates"]))
+    if record["actual"]:
+        answer.print()
+        answer.print(_comparison(record))
+
+
+def _candidate_table(candidates: list[dict[str, Any]]) -> Table:
+    table = Table("candidate", "class", "TTFT", "TPOT", "verdict", box=None, header_style="bold")
+    for each in candidates:
+        prediction = each["prediction"] or {}
+        verdict = escape(each["rejected"]) if each["rejected"] else "[green]chosen[/green]"
+        times = ms_text(prediction.get("ttft_ms")), ms_text(prediction.get("tpot_ms"))
+        table.add_row(each["device_name"], each["device_class"], *times, verdict)
+    return table
+
+
+def _comparison(record: dict[str, Any]) -> Table:
+    actual = record["actual"]
+    chosen: dict[str, Any] = next(
+        (each for each in record["candidates"] if not each["rejected"]), {}
+    )
+    predicted = chosen.get("prediction") or {}
+    table = Table("", "predicted", "actual", box=None, header_style="bold")
+    for label, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
+        table.add_row(label, ms_text(predicted.get(key)), ms_text(actual.get(key)))
+    prompt = str(predicted.get("prompt_tokens", "-"))
+    cached = f"{actual['prompt_tokens']} ({actual['cached_tokens']} cached)"
+    table.add_row("prompt tokens", prompt, cached)
+    table.add_row("output tokens", "-", str(actual["completion_tokens"]))
+    return table

@@ -1,0 +1,136 @@
+"""`shoal status`, `shoal devices …`, `shoal models`: what the fleet is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from shoal.cli.client import find_endpoint
+from shoal.cli.commands import admin_client, reported, user_client
+from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.output import JsonFlag, answer, print_json
+from shoal.home import default_home
+
+devices_app = typer.Typer(help="The fleet's devices.", no_args_is_help=False)
+models_app = typer.Typer(help="The models that the fleet serves.", no_args_is_help=False)
+
+DeviceArgument = Annotated[str, typer.Argument(help="Name or id of the device.")]
+_COLOURS = {"READY": "green", "SUSPECT": "yellow", "DRAINING": "yellow", "ENROLLED": "cyan"}
+
+
+@reported
+def status(as_json: JsonFlag = False) -> None:
+    """Show the gateway, the devices and what they serve."""
+    endpoint = find_endpoint(default_home(), admin=True)
+    client = admin_client()
+    overview = client.get("/shoal/v1/status")
+    devices = client.get("/shoal/v1/devices")["devices"]
+    if as_json:
+        print_json({**overview, "gateway_url": endpoint.url, "devices": devices})
+        return
+    ready = sum(device["state"] == "READY" for device in devices)
+    answer.print(f"[bold]{endpoint.url}[/bold]  {ready} of {len(devices)} devices ready")
+    answer.print(_device_table(devices))
+
+
+@devices_app.callback(invoke_without_command=True)
+@reported
+def devices(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """The fleet's devices (alone: list them)."""
+    if context.invoked_subcommand is None:
+        _list_devices(as_json=as_json)
+
+
+@devices_app.command("list")
+@reported
+def list_devices(as_json: JsonFlag = False) -> None:
+    """List the devices with their state, class, models and load."""
+    _list_devices(as_json=as_json)
+
+
+@devices_app.command("drain")
+@reported
+def drain(device: DeviceArgument, as_json: JsonFlag = False) -> None:
+    """Let a device finish what it runs and give it nothing new."""
+    _change(device, "drain", as_json=as_json)
+
+
+@devices_app.command("remove")
+@reported
+def remove(device: DeviceArgument, as_json: JsonFlag = False) -> None:
+    """Forget a device and refuse its certificate from now on."""
+    _change(device, "remove", as_json=as_json)
+
+
+@models_app.callback(invoke_without_command=True)
+@reported
+def models(context: typer.Context, as_json: JsonFlag = False) -> None:
+    """The models that the fleet serves (alone: list them)."""
+    if context.invoked_subcommand is None:
+        _list_models(as_json=as_json)
+
+
+@models_app.command("list")
+@reported
+def list_models(as_json: JsonFlag = False) -> None:
+    """List the models that can be asked for now."""
+    _list_models(as_json=as_json)
+
+
+def _list_devices(*, as_json: bool) -> None:
+    found = admin_client().get("/shoal/v1/devices")["devices"]
+    if as_json:
+        print_json({"devices": found})
+    else:
+        answer.print(_device_table(found))
+
+
+def _change(device: str, action: str, *, as_json: bool) -> None:
+    client = admin_client()
+    reply = client.post(
+        f"/shoal/v1/devices/{_id_of(client.get('/shoal/v1/devices'), device)}/{action}"
+    )
+    if as_json:
+        print_json(reply)
+    else:
+        answer.print(f"{device}: {reply.get('state', action)}")
+
+
+def _id_of(listing: dict[str, Any], device: str) -> str:
+    for each in listing["devices"]:
+        if device in (each["id"], each["name"]):
+            return str(each["id"])
+    raise CliError(
+        ExitCode.NOT_FOUND, f"There is no device {device!r}.", "See `shoal devices list`."
+    )
+
+
+def _list_models(*, as_json: bool) -> None:
+    listing = user_client().get("/v1/models")
+    if as_json:
+        print_json({"models": listing["data"]})
+        return
+    table = Table("model", "served by", box=None, header_style="bold")
+    for model in listing["data"]:
+        table.add_row(model["id"], str(model.get("owned_by", "")))
+    answer.print(table)
+
+
+def _device_table(devices: list[dict[str, Any]]) -> Table:
+    headings = ("device", "state", "class", "models", "running", "id")
+    table = Table(*headings, box=None, header_style="bold")
+    for device in devices:
+        state = device["state"]
+        kind = device["class"] + (" (emulated)" if device.get("emulated") else "")
+        served = ", ".join(
+            model["name"] + ("" if model["state"] == "READY" else f" ({model['state'].lower()})")
+            for model in device["models"]
+        )
+        colour = _COLOURS.get(state, "red")
+        running = str(device.get("in_flight", ""))
+        table.add_row(
+            device["name"], f"[{colour}]{state}[/{colour}]", kind, served, running, device["id"]
+        )
+    return table

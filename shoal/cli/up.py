@@ -1,0 +1,201 @@
+"""`shoal up` and `shoal down`."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shoal.cli.commands import reported
+from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.fleet_file import FleetRecord, read_record
+from shoal.cli.fleet_lock import FleetLock
+from shoal.cli.launches import UpOptions
+from shoal.cli.output import JsonFlag, answer, print_json
+from shoal.cli.processes import marked_processes
+from shoal.cli.progress import follow_progress
+from shoal.cli.progress_view import ProgressView
+from shoal.cli.stopping import StopReport, stop_fleet
+from shoal.home import Home, child_environment, default_home
+
+DEFAULT_PORT = 8421
+DEFAULT_MODEL = "smollm2-135m-instruct"
+
+
+@reported
+def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return once it is up.")] = False,
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help=f"Port of the gateway [{DEFAULT_PORT}].")
+    ] = None,
+    agents: Annotated[
+        int | None, typer.Option(min=0, max=64, help="Agents on this machine [1].")
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help=f"GGUF file or name of a model; repeatable [{DEFAULT_MODEL}]."),
+    ] = None,
+    cloud_config: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Cloud backends.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Bring a fleet up on this machine: Redis, orchestrator and agents."""
+    models = tuple(_model_argument(each) for each in model or [])
+    options = UpOptions(
+        port=port or DEFAULT_PORT,
+        num_agents=1 if agents is None else agents,
+        models=models or (DEFAULT_MODEL,),
+        cloud_config=str(cloud_config.absolute()) if cloud_config else "",
+    )
+    home = default_home()
+    home.make_private_dirs()
+    home.make_sockets_dir()
+    view = ProgressView(quiet=as_json)
+    already = FleetLock(home).is_held_elsewhere()
+    if already:
+        _refuse_other_options(read_record(home), (port, agents, models or None))
+        view.note("a fleet is already running here; `shoal down` would end it")
+    else:
+        _clear_leftovers(home, view)
+        _require_free_port(options.port)
+        _start_supervisor(home, options)
+    url = _wait_until_up(home, view)
+    _say_up(home, url, already=already, as_json=as_json)
+    if not detach and not already:
+        _stay(home, view)
+
+
+@reported
+def down(as_json: JsonFlag = False) -> None:
+    """End exactly what `shoal up` started, even if its supervisor was killed."""
+    home = default_home()
+    view = ProgressView(quiet=as_json)
+    report = _stop(home, view)
+    if as_json:
+        print_json({"was_running": report.was_running, "orphans": report.num_orphans})
+    else:
+        answer.print("The fleet is down." if report.was_running else "Nothing was running.")
+
+
+def _model_argument(model: str) -> str:
+    """A file becomes an absolute path, since the agent runs elsewhere; a name stays."""
+    path = Path(model).expanduser()
+    if path.is_file():
+        return str(path.absolute())
+    if "/" in model or model.endswith(".gguf"):
+        raise CliError(ExitCode.USAGE, f"--model: there is no file {path}")
+    return model
+
+
+def _refuse_other_options(record: FleetRecord | None, asked: tuple[object, ...]) -> None:
+    """CliError when what was `asked` for (None: not said) is not what runs."""
+    if record is None:
+        return
+    running = (record.port, record.num_agents, record.models)
+    if any(want not in (None, have) for want, have in zip(asked, running, strict=True)):
+        raise CliError(
+            ExitCode.ALREADY_RUNNING,
+            f"A fleet is already running here with other options: port {record.port}, "
+            f"{record.num_agents} agents, models {', '.join(record.models)}.",
+            "End it with `shoal down` first, or use another SHOAL_HOME for a second fleet.",
+        )
+
+
+def _clear_leftovers(home: Home, view: ProgressView) -> None:
+    """End what a killed supervisor left behind; it would hold ports and identities."""
+    if marked_processes(home):
+        _stop(home, view)
+
+
+def _stop(home: Home, view: ProgressView) -> StopReport:
+    report = stop_fleet(home, view.note)
+    if report.survivors:
+        raise CliError(
+            ExitCode.STOP_INCOMPLETE,
+            f"These processes did not end: {', '.join(map(str, report.survivors))}.",
+            "Look at what holds them (for example a hung disk), then run `shoal down` again.",
+        )
+    return report
+
+
+def _require_free_port(port: int) -> None:
+    with socket.socket() as probe:
+        # As servers do: an address in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CliError(
+                ExitCode.PORT_IN_USE,
+                f"Port {port} cannot be used: {error.strerror}.",
+                f"Choose another one, for example `shoal up --port {port + 1}`; "
+                f"`ss -ltnp 'sport = :{port}'` shows who holds this one.",
+            ) from None
+
+
+def _start_supervisor(home: Home, options: UpOptions) -> None:
+    fleet_id = uuid.uuid4().hex[:12]
+    (home.run_dir / "progress.jsonl").unlink(missing_ok=True)
+    with (home.logs_dir / "supervisor.log").open("ab") as log:
+        subprocess.Popen(
+            [sys.executable, "-m", "shoal.cli.supervisor", fleet_id, options.to_json()],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=child_environment(home, fleet_id),
+        )
+
+
+def _wait_until_up(home: Home, view: ProgressView) -> str:
+    """Show each stage; the gateway's URL, or CliError with what failed."""
+    patience_until = time.monotonic() + 10
+    for stage in follow_progress(home):
+        if stage is None:
+            if time.monotonic() > patience_until and not FleetLock(home).is_held_elsewhere():
+                message = "The supervisor ended before the fleet was up."
+                remedy = f"See {home.logs_dir / 'supervisor.log'}."
+                raise CliError(ExitCode.START_FAILED, message, remedy)
+            continue
+        view.show(stage)
+        if stage["stage"] == "ready":
+            break
+        if stage["stage"] == "failed":
+            raise CliError(
+                ExitCode.START_FAILED,
+                stage["message"],
+                f"`shoal doctor` looks for causes; the logs are in {home.logs_dir}.",
+            )
+    view.close()
+    return str(stage["gateway_url"]) if stage else ""
+
+
+def _say_up(home: Home, url: str, *, already: bool, as_json: bool) -> None:
+    if as_json:
+        document: dict[str, Any] = {"gateway_url": url, "already_running": already}
+        print_json(document | {"home": str(home.path)})
+    else:
+        answer.print(f"The fleet is up: [bold]{url}[/bold]")
+
+
+def _stay(home: Home, view: ProgressView) -> None:
+    """Foreground: wait until interrupted, then end the fleet; or report that it ended."""
+    record = read_record(home)
+    supervisor = record.supervisor.find() if record else None
+    view.note("press Ctrl-C to end it")
+    try:
+        if supervisor:
+            supervisor.wait()
+    except KeyboardInterrupt:
+        _stop(home, view)
+        return
+    record = read_record(home)
+    if record and record.error:
+        raise CliError(ExitCode.FAILED, record.error, f"The logs are in {home.logs_dir}.")
