@@ -1,0 +1,273 @@
+"""The shared tier: sealed blocks in Redis, one value a block, for the whole fleet.
+
+Reads run on a few threads of its own, writes behind on another. Redis being
+away, hung, full, slow or of another mind about who we are costs time within the
+caller's limit and never an error: a block that does not come is computed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+
+import redis
+import structlog
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from agent.kv.codec import Block
+from agent.kv.link import BandwidthBudget, Breaker, BreakerState, Speed
+from agent.kv.policy import STALL_LIMIT_MS
+from agent.kv.seal import Sealer, SealError
+from agent.kv.write_behind import WriteBehind, WriteJob
+from shoal.blocks import BlockHash, shared_key
+
+log = structlog.get_logger()
+_WRITE_TIMEOUT_S = 5.0
+_REMEMBERED_BLOCKS = 65_536
+_FAILURES = (redis.RedisError, OSError)
+
+
+class SharePolicy(StrEnum):
+    """Which blocks leave the device."""
+
+    ALWAYS = "always"
+    ON_SECOND_USE = "on_second_use"
+    NEVER = "never"
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTierConfig:
+    """How to reach the shared tier, and how much of the link it may use."""
+
+    url: str  # redis://, rediss:// or unix://, with the agent's own user
+    policy: SharePolicy = SharePolicy.ALWAYS
+    ca_file: str | None = None  # for rediss://
+    write_bytes_per_s: int = 0  # 0: no limit
+    read_concurrency: int = 4
+    queue_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class SharedCounters:
+    """Cumulative since start."""
+
+    hits: int = 0
+    misses: int = 0
+    damaged: int = 0
+    failures: int = 0
+    written: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(slots=True)
+class _Measured:
+    read: Speed = field(default_factory=Speed)
+    write: Speed = field(default_factory=Speed)
+    round_trip_ms: float = 0.0
+
+
+class SharedTier:
+    """One agent's side of the shared tier."""
+
+    def __init__(
+        self,
+        config: SharedTierConfig,
+        sealer: Sealer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.policy = config.policy
+        self.counters = SharedCounters()
+        self._sealer = sealer
+        self._clock = clock
+        self._breaker = Breaker()
+        self._measured = _Measured()
+        self._lock = threading.Lock()
+        # Blocks that need no storing, and damaged values to overwrite; newest last.
+        self._known: OrderedDict[BlockHash, None] = OrderedDict()
+        self._damaged: OrderedDict[BlockHash, None] = OrderedDict()
+        self._budget = BandwidthBudget(config.write_bytes_per_s, clock())
+        self._closing = threading.Event()
+        stall_s = STALL_LIMIT_MS / 1000
+        self._reader = _client(config, timeout_s=stall_s * 0.8)
+        self._writer = _client(config, timeout_s=_WRITE_TIMEOUT_S)
+        self.readers = ThreadPoolExecutor(config.read_concurrency, "kv-shared-read")
+        self._write_behind = WriteBehind("kv-shared-write", self._store, config.queue_bytes)
+
+    @property
+    def available(self) -> bool:
+        """False while the breaker is open; starts the probe in the background when it is due."""
+        if self._breaker.state is BreakerState.CLOSED:
+            return True
+        with self._lock:
+            due = self._breaker.take_probe(self._clock())
+        if due:
+            self.readers.submit(self._probe)
+        return False
+
+    @property
+    def bandwidth_bytes_per_s(self) -> float | None:
+        """Measured speed of fetching blocks; that of storing them until one was fetched."""
+        return self._measured.read.bytes_per_s or self._measured.write.bytes_per_s
+
+    @property
+    def round_trip_ms(self) -> float:
+        """Time of the latest small command; 0 before the first."""
+        return self._measured.round_trip_ms
+
+    def count_leading(self, blocks: Sequence[BlockHash]) -> int:
+        """How many leading blocks are there now. Blocking, within the read time limit."""
+        started = self._clock()
+        try:
+            pipeline = self._reader.pipeline(transaction=False)
+            for block in blocks:
+                pipeline.exists(shared_key(block))
+            present = pipeline.execute()
+        except _FAILURES as error:
+            self._failed(error)
+            return 0
+        self._measured.round_trip_ms = 1000 * (self._clock() - started)
+        self._worked()
+        for block, there in zip(blocks, present, strict=True):
+            if not there:
+                self._set(self._known, block, present=False)
+        return next((i for i, there in enumerate(present) if not there), len(blocks))
+
+    def fetch(self, block: BlockHash, tenant_salt: bytes) -> Block | None:
+        """The opened block; None when it is missing, damaged or out of reach. Blocking."""
+        try:
+            sealed = self._reader.get(shared_key(block))
+        except _FAILURES as error:
+            self._failed(error)
+            return None
+        self._worked()
+        if not isinstance(sealed, bytes):
+            self.counters.misses += 1
+            return None
+        try:
+            opened = self._sealer.open(tenant_salt, block, sealed)
+        except SealError as error:
+            self.counters.damaged += 1
+            self._set(self._damaged, block, present=True)
+            self._set(self._known, block, present=False)
+            log.warning("kv_shared_block_refused", reason=str(error), num_bytes=len(sealed))
+            return None
+        self.counters.hits += 1
+        self.counters.bytes_read += len(sealed)
+        self._set(self._known, block, present=True)
+        return opened
+
+    def fetched(self, num_bytes: int, seconds: float) -> None:
+        """Report what a whole fetch, several blocks at once, moved in what time."""
+        self._measured.read.sample(num_bytes, seconds)
+
+    def gave_up(self) -> None:
+        """Report that a caller's time limit ended before an answer came."""
+        with self._lock:
+            self._breaker.failure(self._clock(), hung=True)
+        self.counters.failures += 1
+
+    def offer(self, block: BlockHash, tenant_salt: bytes, data: Block) -> bool:
+        """Queue a block for storing; False when not (stored already, policy, breaker, full)."""
+        if self.policy is SharePolicy.NEVER or block in self._known or not self.available:
+            return False
+        return self._write_behind.offer(WriteJob(block, tenant_salt, data))
+
+    def figures(self) -> dict[str, float]:
+        """Counters and the state of the link, named as metrics are."""
+        figures: dict[str, float] = {
+            f"kv_shared_{name}": value for name, value in asdict(self.counters).items()
+        }
+        figures["kv_shared_dropped"] = self._write_behind.num_dropped
+        figures["kv_shared_open"] = float(self._breaker.state is BreakerState.OPEN)
+        figures["kv_shared_bytes_per_s"] = self.bandwidth_bytes_per_s or 0.0
+        return figures
+
+    def drain(self, timeout_s: float) -> bool:
+        """Wait until what was offered is stored or given up."""
+        return self._write_behind.drain(timeout_s)
+
+    def close(self, timeout_s: float = 2.0) -> None:
+        """Store what is queued, for at most `timeout_s`, and disconnect."""
+        self._write_behind.drain(timeout_s)
+        self._closing.set()
+        self._write_behind.close(timeout_s)
+        self.readers.shutdown(wait=True, cancel_futures=True)
+        self._reader.close()
+        self._writer.close()
+
+    def _store(self, job: WriteJob) -> None:
+        if job.data is None or self._breaker.state is BreakerState.OPEN:
+            return
+        key = shared_key(job.block)
+        try:
+            if job.block not in self._damaged and self._writer.exists(key):
+                self._set(self._known, job.block, present=True)
+                self._worked()
+                return
+            sealed = self._sealer.seal(job.tenant_salt, job.block, job.data)
+            wait_s = self._budget.wait_s(len(sealed), self._clock())
+            if wait_s and self._closing.wait(wait_s):
+                return
+            started = self._clock()
+            self._writer.set(key, sealed)
+        except _FAILURES as error:
+            self._failed(error)
+            return
+        self._measured.write.sample(len(sealed), self._clock() - started)
+        self._set(self._damaged, job.block, present=False)
+        self._set(self._known, job.block, present=True)
+        self.counters.written += 1
+        self.counters.bytes_written += len(sealed)
+        self._worked()
+
+    def _probe(self) -> None:
+        try:
+            self._reader.ping()
+        except _FAILURES as error:
+            self._failed(error)
+            return
+        self._worked()
+        log.info("kv_shared_tier_back")
+
+    def _worked(self) -> None:
+        with self._lock:
+            self._breaker.success()
+
+    def _failed(self, error: Exception) -> None:
+        self.counters.failures += 1
+        was = self._breaker.state
+        # Refused credentials do not heal by asking again at once.
+        hopeless = isinstance(error, redis.TimeoutError | redis.AuthenticationError)
+        with self._lock:
+            self._breaker.failure(self._clock(), hung=hopeless)
+        if was is BreakerState.CLOSED and self._breaker.state is BreakerState.OPEN:
+            log.warning("kv_shared_tier_off", error=type(error).__name__)
+
+    def _set(
+        self, blocks: OrderedDict[BlockHash, None], block: BlockHash, *, present: bool
+    ) -> None:
+        with self._lock:
+            blocks.pop(block, None)
+            if present:
+                blocks[block] = None
+            if len(blocks) > _REMEMBERED_BLOCKS:
+                blocks.popitem(last=False)
+
+
+def _client(config: SharedTierConfig, timeout_s: float) -> redis.Redis:
+    tls = {"ssl_ca_certs": config.ca_file} if config.url.startswith("rediss://") else {}
+    return redis.Redis.from_url(
+        config.url,
+        protocol=2,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+        **tls,
+    )
