@@ -11,9 +11,14 @@ import grpc
 import grpc.aio
 import structlog
 
-from agent.rpc.identity import Identity, IdentityStore, ca_der, check_certificate
-from agent.rpc.identity import make_csr as csr_for
-from agent.rpc.identity import make_key
+from agent.rpc.identity import (
+    Identity,
+    IdentityStore,
+    ca_der,
+    check_certificate,
+    make_csr,
+    make_key,
+)
 from agent.rpc.tls import describe, enrolment_channel, link_channel
 from agent.session.errors import AgentError, ExitCode
 from agent.session.join_token import JoinToken
@@ -60,7 +65,7 @@ async def enrol(request: JoinRequest, store: IdentityStore) -> Identity:
     key_pem = make_key()
     message = pb.EnrolRequest(
         token=request.token.text,
-        csr_pem=csr_for(key_pem, request.name),
+        csr_pem=make_csr(key_pem, request.name),
         name=request.name,
         min_protocol=MIN_PROTOCOL_VERSION,
         max_protocol=PROTOCOL_VERSION,
@@ -91,9 +96,10 @@ async def renew(identity: Identity, store: IdentityStore) -> Identity:
     Raises grpc.aio.AioRpcError when no hub granted it and ValueError when the
     answer is unusable; the old certificate stays in use then.
     """
-    message = pb.RenewRequest(csr_pem=csr_for(identity.key_pem, identity.name))
+    message = pb.RenewRequest(csr_pem=make_csr(identity.key_pem, identity.name))
     async with link_channel(identity.hub_addresses[0], identity) as channel:
-        reply = await rpc.RenewalStub(channel).Renew(message, timeout=_CALL_TIMEOUT_S)
+        stub = rpc.RenewalStub(channel)  # type: ignore[no-untyped-call]
+        reply = await stub.Renew(message, timeout=_CALL_TIMEOUT_S)
     renewed = dataclasses.replace(identity, certificate_pem=reply.certificate_pem.encode())
     check_certificate(renewed)
     store.save_certificate(renewed)
@@ -151,14 +157,14 @@ def _read_fleet(response: Any, request: JoinRequest) -> _Fleet:
     return fleet
 
 
-async def _call_enrol(
-    fleet: _Fleet, message: pb.EnrolRequest, give_up_at: float
-) -> pb.EnrolReply:
+async def _call_enrol(fleet: _Fleet, message: pb.EnrolRequest, give_up_at: float) -> pb.EnrolReply:
     loop = asyncio.get_running_loop()
     while True:
         try:
             async with enrolment_channel(fleet.enrol_address, fleet.ca_pem) as channel:
-                return await rpc.EnrolmentStub(channel).Enrol(message, timeout=_CALL_TIMEOUT_S)
+                stub = rpc.EnrolmentStub(channel)  # type: ignore[no-untyped-call]
+                reply: pb.EnrolReply = await stub.Enrol(message, timeout=_CALL_TIMEOUT_S)
+                return reply
         except grpc.aio.AioRpcError as error:
             failure = _enrolment_failure(error, fleet.enrol_address)
             if failure.exit_code is not ExitCode.UNREACHABLE or loop.time() >= give_up_at:
@@ -178,9 +184,7 @@ def _enrolment_failure(error: grpc.aio.AioRpcError, address: str) -> AgentError:
                 f"the server at {address} has no certificate of the fleet's authority; "
                 "the token was not sent",
             )
-        return AgentError(
-            ExitCode.UNREACHABLE, f"no hub answers at {address} ({describe(error)})"
-        )
+        return AgentError(ExitCode.UNREACHABLE, f"no hub answers at {address} ({describe(error)})")
     if code is grpc.StatusCode.ALREADY_EXISTS:
         return AgentError(ExitCode.NAME_TAKEN, details)
     if "expired" in words:

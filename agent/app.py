@@ -1,0 +1,169 @@
+"""The device agent: `python -m agent.app`. The composition root: it alone builds things.
+
+Imports neither llama_cpp nor Ray: engines are child processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import fcntl
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import structlog
+
+from agent.hardware.bandwidth import measure_bandwidth_gb_s
+from agent.hardware.memory import read_memory
+from agent.hardware.report import Capabilities, detect
+from agent.rpc import convert
+from agent.rpc.device import Device, DeviceParts
+from agent.rpc.engine_process import EngineSpec, engine_command
+from agent.rpc.engines import EngineSettings
+from agent.rpc.enrol import JoinRequest, enrol
+from agent.rpc.identity import Identity, IdentityStore
+from agent.rpc.model_files import find_model
+from agent.rpc.renewal import check_not_expired
+from agent.rpc.stages import Stages
+from agent.session.backoff import Backoff
+from agent.session.config import AgentConfig, read_config
+from agent.session.errors import AgentError, ExitCode
+from agent.session.join_token import JoinToken
+from shoal.home import Home
+from shoal.logs import set_up_logs
+from shoal.model_names import catalogue_name
+
+log = structlog.get_logger()
+
+EngineCommand = Callable[[EngineSpec], Sequence[str]]
+
+
+def main(arguments: Sequence[str], command: EngineCommand = engine_command) -> int:
+    """Run the agent until it is told to leave; returns the exit code (`ExitCode`)."""
+    stages = Stages()
+    try:
+        config = read_config(arguments)
+        set_up_logs("agent", config.log_level)
+        _lock(config.home)
+        models = _find_models(config)
+        return asyncio.run(_run(config, models, command, stages))
+    except AgentError as error:
+        stages.say("failed", exit_code=int(error.exit_code), message=error.message)
+        sys.stderr.write(f"agent: {error.message}\n")
+        return int(error.exit_code)
+
+
+async def _run(
+    config: AgentConfig, models: dict[str, Path], command: EngineCommand, stages: Stages
+) -> int:
+    store = IdentityStore(config.home)
+    identity = await _become_member(config, store, stages)
+    structlog.contextvars.bind_contextvars(device_id=identity.device_id)
+    capabilities = await asyncio.to_thread(_capabilities, config)
+    device = Device(
+        DeviceParts(
+            identity=identity,
+            store=store,
+            capabilities=convert.capability_report(capabilities),
+            engines=_engine_settings(config, command),
+            backoff=Backoff(random.Random()),  # noqa: S311 - jitter is no secret
+            stages=stages,
+        )
+    )
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(
+            number, lambda: device.leave("shutting down", grace_s=config.grace_s)
+        )
+    end = await device.run(models)
+    stages.say("stopped", exit_code=int(end.exit_code), message=end.message)
+    if end.exit_code is not ExitCode.OK:
+        sys.stderr.write(f"agent: {end.message}\n")
+    return int(end.exit_code)
+
+
+async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stages) -> Identity:
+    identity = store.load()
+    if identity is None:
+        if not config.join_url or not config.token:
+            raise AgentError(
+                ExitCode.USAGE,
+                f"{config.home} holds no identity: pass --join URL and --token TOKEN "
+                "(made by `shoal token create`) to join a fleet",
+            )
+        request = JoinRequest(
+            url=config.join_url,
+            token=JoinToken.parse(config.token),
+            name=config.name,
+            patience_s=config.join_patience_s,
+        )
+        identity = await enrol(request, store)
+    check_not_expired(identity, datetime.now(UTC))
+    stages.say("enrolled", device_id=identity.device_id, name=identity.name)
+    return identity
+
+
+def _capabilities(config: AgentConfig) -> Capabilities:
+    """Detect and measure; about 0.3 s for the memory bandwidth."""
+    detected = detect(declared_class=config.device_class)
+    return dataclasses.replace(
+        detected,
+        memory_bandwidth_gb_s=measure_bandwidth_gb_s(
+            detected.cores, read_memory(Path("/")).available_bytes
+        ),
+    )
+
+
+def _engine_settings(config: AgentConfig, command: EngineCommand) -> EngineSettings:
+    try:
+        sockets_dir = Home(config.home).make_sockets_dir()
+    except OSError as error:
+        raise AgentError(ExitCode.USAGE, str(error)) from error
+    defaults = EngineSpec(
+        name="",
+        file=Path(),
+        socket=Path(),
+        slots=config.slots,
+        context_tokens=config.context_tokens,
+        threads=config.threads,
+        extra_arguments=config.engine_arguments,
+    )
+    return EngineSettings(sockets_dir, config.models_dir, defaults, command)
+
+
+def _find_models(config: AgentConfig) -> dict[str, Path]:
+    models: dict[str, Path] = {}
+    for argument in config.models:
+        file = find_model(argument, config.models_dir)
+        name = catalogue_name(file)
+        if models.setdefault(name, file) != file:
+            raise AgentError(
+                ExitCode.USAGE,
+                f"--model {argument} and {models[name]} are both {name!r}; one device serves "
+                "one variant of a model",
+            )
+    return models
+
+
+def _lock(home: Path) -> None:
+    """Hold the state directory until this process ends: one identity, one agent."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(home / "agent.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise AgentError(ExitCode.USAGE, f"--home {home}: {error}") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise AgentError(
+            ExitCode.ALREADY_RUNNING, f"another agent runs with --home {home}; stop it first"
+        ) from error
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

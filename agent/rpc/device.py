@@ -1,0 +1,268 @@
+"""The agent at work: one connection, its engines, and what passes between them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from agent.hardware.load import LoadSampler
+from agent.rpc import convert
+from agent.rpc.bridge import Bridge
+from agent.rpc.engines import Engines, EngineSettings
+from agent.rpc.identity import Identity, IdentityStore
+from agent.rpc.link import LinkEvents, LinkStream
+from agent.rpc.renewal import keep_certificate_fresh
+from agent.rpc.stages import Stages
+from agent.session import connection as conn
+from agent.session.backoff import Backoff
+from agent.session.errors import AgentError, ExitCode
+from agent.session.requests import RequestLedger
+from shoal import __version__
+from shoal.v1 import device_pb2 as pb
+from shoal.v1 import engine_pb2, inference_pb2
+from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceParts:
+    """What a device is made of; `grace_s`: how long running requests may finish at the end."""
+
+    identity: Identity
+    store: IdentityStore
+    capabilities: pb.CapabilityReport
+    engines: EngineSettings
+    backoff: Backoff
+    stages: Stages
+    grace_s: float = 3.0
+
+
+class Device:
+    """Wires connection, bridge and engines; everything runs on one event loop."""
+
+    def __init__(self, parts: DeviceParts) -> None:
+        now = asyncio.get_running_loop().time()
+        self._parts = parts
+        self._identity = parts.identity
+        self._connection = conn.Connection(parts.backoff, now=now)
+        self._ledger = RequestLedger()
+        self._engines = Engines(parts.engines, self)
+        self._bridge = Bridge(self._ledger, self._engines.find, self._send_inference)
+        self._sampler = LoadSampler(now=now)
+        self._stream: LinkStream | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._over: asyncio.Future[conn.GiveUp] = asyncio.get_running_loop().create_future()
+        self._leaving: asyncio.Task[None] | None = None
+        self._idle = asyncio.Event()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def run(self, models: dict[str, Path]) -> conn.GiveUp:
+        """Serve until told to leave, rejected for good, or without a valid certificate."""
+        for name, file in models.items():
+            self._engines.start(name, file)
+        self._feed(conn.Tick())
+        self._spawn(self._keep_certificate())
+        try:
+            return await self._over
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            await asyncio.gather(self._engines.stop(), *self._closing)
+            for task in tuple(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def leave(self, reason: str, *, grace_s: float | None) -> None:
+        """Take nothing new, let running requests finish for `grace_s` (None: all), then go.
+
+        A second call ends the waiting.
+        """
+        self._ledger.drain(reason)
+        if self._leaving is not None:
+            self._feed(conn.Leave(reason))
+            return
+        self._leaving = self._spawn(self._leave_when_idle(reason, grace_s))
+
+    # What engines report (EngineListener).
+
+    def engine_frame(self, model: str, frame: inference_pb2.InferenceFrame) -> None:
+        """A step's output goes up as it is."""
+        self._bridge.take_frame(frame)
+        self._note_idle()
+
+    def engine_changed(self, report: engine_pb2.ModelReport) -> None:
+        """Tell hub and starter."""
+        self._send(pb.DeviceFrame(model=report))
+        if report.state == engine_pb2.MODEL_STATE_READY:
+            self._parts.stages.say(
+                "engine_ready",
+                model=report.name,
+                prefill_tokens_per_s=round(report.prefill_tokens_per_s, 1),
+                decode_tokens_per_s=round(report.decode_tokens_per_s, 1),
+            )
+        elif report.state == engine_pb2.MODEL_STATE_FAILED:
+            self._parts.stages.say("engine_failed", model=report.name, reason=report.failure)
+
+    def engine_lost_requests(self, model: str, message: str) -> None:
+        """What ran there fails now; the hub may run it elsewhere."""
+        self._bridge.fail_model(model, message)
+        self._note_idle()
+
+    # The connection: events in, effects out.
+
+    def _feed(self, event: conn.Event) -> None:
+        now = asyncio.get_running_loop().time()
+        for effect in self._connection.handle(event, now):
+            self._do(effect)
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._connection.deadline()
+        self._timer = (
+            None
+            if deadline is None
+            else asyncio.get_running_loop().call_later(
+                max(0.0, deadline - now), self._feed, conn.Tick()
+            )
+        )
+
+    def _do(self, effect: conn.Effect) -> None:
+        match effect:
+            case conn.Dial(attempt):
+                self._dial(attempt)
+            case conn.SendHeartbeat():
+                self._send(pb.DeviceFrame(heartbeat=self._heartbeat()))
+            case conn.Announce(epoch):
+                log.info("connected", device_id=self._identity.device_id, epoch=epoch)
+                self._parts.stages.say("connected", epoch=epoch)
+            case conn.SendGoodbye(reason):
+                goodbye = pb.Goodbye(reason=reason)
+                self._post(pb.DeviceFrame(goodbye=goodbye))
+            case conn.Drop(why):
+                self._drop(why)
+            case conn.GiveUp():
+                if not self._over.done():
+                    self._over.set_result(effect)
+
+    def _dial(self, attempt: int) -> None:
+        addresses = self._identity.hub_addresses
+        hello = pb.Hello(
+            min_protocol=MIN_PROTOCOL_VERSION,
+            max_protocol=PROTOCOL_VERSION,
+            agent_version=__version__,
+            capabilities=self._parts.capabilities,
+            models=self._engines.reports(),
+            device_unix_ms=_unix_ms(),
+        )
+        self._stream = LinkStream(
+            LinkEvents(self._take_hub_frame, lambda why: self._feed(conn.Broken(why)))
+        )
+        self._stream.open(addresses[attempt % len(addresses)], self._identity, hello)
+
+    def _drop(self, why: str) -> None:
+        self._bridge.cancel_all()
+        self._note_idle()
+        stream, self._stream = self._stream, None
+        if stream is None:
+            return
+        log.info("disconnected", device_id=self._identity.device_id, why=why)
+        closing = self._spawn(stream.close(flush=self._connection.phase is conn.Phase.STOPPED))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+    def _take_hub_frame(self, frame: pb.HubFrame) -> None:
+        match frame.WhichOneof("frame"):
+            case "inference":
+                self._bridge.take_command(frame.inference)
+                self._note_idle()
+            case "heartbeat_ack":
+                self._feed(convert.acknowledged(frame.heartbeat_ack))
+            case "welcome":
+                self._feed(convert.welcomed(frame.welcome))
+                self._tell_changes_since_hello()
+            case "reject":
+                self._feed(convert.rejected(frame.reject))
+            case "load_model":
+                self._engines.load(frame.load_model)
+            case "unload_model":
+                self._engines.unload(frame.unload_model.name)
+            case "drain":
+                self.leave(frame.drain.reason or "drained", grace_s=None)
+            case unknown:
+                log.warning("hub_frame_ignored", kind=unknown)
+
+    def _tell_changes_since_hello(self) -> None:
+        """A model may have changed its state between Hello and Welcome."""
+        for report in self._engines.reports():
+            self._send(pb.DeviceFrame(model=report))
+
+    def _send_inference(self, frame: inference_pb2.InferenceFrame) -> None:
+        self._send(pb.DeviceFrame(inference=frame))
+
+    def _send(self, frame: pb.DeviceFrame) -> None:
+        """Send under the present epoch; without a connection there is nobody to tell."""
+        if self._connection.phase is conn.Phase.CONNECTED:
+            frame.epoch = self._connection.epoch
+            self._post(frame)
+
+    def _post(self, frame: pb.DeviceFrame) -> None:
+        if self._stream is not None:
+            self._stream.send(frame)
+
+    def _heartbeat(self) -> pb.Heartbeat:
+        now = asyncio.get_running_loop().time()
+        sample = self._sampler.sample((os.getpid(), *self._engines.pids()), now)
+        return pb.Heartbeat(
+            load=convert.device_load(sample),
+            engines=self._engines.loads(),
+            device_unix_ms=_unix_ms(),
+        )
+
+    # Leaving and staying.
+
+    async def _leave_when_idle(self, reason: str, grace_s: float | None) -> None:
+        self._note_idle()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
+        self._feed(conn.Leave(reason))
+
+    def _note_idle(self) -> None:
+        """Called after what may have ended a request."""
+        if self._ledger.draining and not len(self._ledger):
+            self._idle.set()
+
+    async def _keep_certificate(self) -> None:
+        def replace(identity: Identity) -> None:
+            self._identity = identity
+
+        try:
+            await keep_certificate_fresh(self._identity, self._parts.store, replace)
+        except AgentError as error:
+            self._feed(conn.Leave(error.message))
+            if not self._over.done():
+                self._over.set_result(conn.GiveUp(error.exit_code, error.message))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("agent_task_failed", exc_info=error)
+            if not self._over.done():
+                self._over.set_result(conn.GiveUp(ExitCode.INTERNAL, repr(error)))
+
+
+def _unix_ms() -> int:
+    return int(time.time() * 1000)

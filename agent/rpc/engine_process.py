@@ -1,0 +1,115 @@
+"""One engine child process: command line, output, death."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_LONGEST_LINE_BYTES = 2000
+_NUM_LAST_LINES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What to load and how; None leaves a choice to the engine."""
+
+    name: str
+    file: Path
+    socket: Path
+    slots: int | None = None
+    context_tokens: int | None = None
+    threads: int | None = None
+    extra_arguments: tuple[str, ...] = ()
+
+
+def engine_command(spec: EngineSpec) -> list[str]:
+    """The command line of the engine process."""
+    command = [sys.executable, "-m", "agent.llama.serve", "--socket", str(spec.socket)]
+    command += ["--model", str(spec.file), "--name", spec.name]
+    for option, value in (
+        ("--slots", spec.slots),
+        ("--context", spec.context_tokens),
+        ("--threads", spec.threads),
+    ):
+        if value is not None:
+            command += [option, str(value)]
+    return [*command, *spec.extra_arguments]
+
+
+class EngineProcess:
+    """A running child; its stderr goes on to ours, and its last words are kept."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._last_lines: deque[str] = deque(maxlen=_NUM_LAST_LINES)
+        self._echo = asyncio.create_task(self._echo_stderr())
+
+    @classmethod
+    async def spawn(cls, command: Sequence[str], socket: Path) -> EngineProcess:
+        """Start the child in a session of its own; OSError when it cannot be started.
+
+        Its own session: Ctrl-C in a terminal reaches the agent only, which then
+        says goodbye before the engines end. The child ends by itself when we die.
+        """
+        socket.unlink(missing_ok=True)  # noqa: ASYNC240 - one local unlink takes microseconds
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,
+            limit=_LONGEST_LINE_BYTES,
+        )
+        return cls(process)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the child."""
+        return self._process.pid
+
+    async def wait(self) -> str:
+        """Wait for the end and return the reason: the signal's name or the last stderr line."""
+        code = await self._process.wait()
+        await asyncio.wait([self._echo], timeout=1.0)
+        last_line = self._last_lines[-1] if self._last_lines else ""
+        if code < 0:
+            return f"killed by {_signal_name(-code)}"
+        return last_line or f"exit code {code}"
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal; a child that is gone is no error."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def _echo_stderr(self) -> None:
+        stream = self._process.stderr
+        if stream is None:
+            return
+        while chunk := await _read_line(stream):
+            os.write(sys.stderr.fileno(), chunk)
+            line = chunk.decode(errors="replace").strip()
+            if line:
+                self._last_lines.append(line[:_LONGEST_LINE_BYTES])
+
+
+async def _read_line(stream: asyncio.StreamReader) -> bytes:
+    """The next line, or part of one that is longer than the limit; empty at the end."""
+    try:
+        return await stream.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    except asyncio.LimitOverrunError as error:
+        return await stream.read(max(1, error.consumed))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

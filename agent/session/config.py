@@ -1,0 +1,102 @@
+"""The agent's settings: flags first, then environment, then defaults."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.hardware.report import DEVICE_CLASSES
+from agent.session.errors import AgentError, ExitCode
+from shoal.home import default_home
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConfig:
+    """Settings of one agent; None leaves a choice to the engine."""
+
+    home: Path
+    name: str
+    models: tuple[str, ...]
+    join_url: str = ""
+    token: str = field(default="", repr=False)
+    device_class: str = ""
+    slots: int | None = None
+    context_tokens: int | None = None
+    threads: int | None = None
+    engine_arguments: tuple[str, ...] = ()
+    grace_s: float = 3.0
+    join_patience_s: float = 20.0
+    log_level: str = "info"
+
+    @property
+    def models_dir(self) -> Path:
+        """Where fetched models are kept."""
+        return self.home / "models"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m agent.app",
+        description="Serve this device's models in a fleet. The first start needs --join and "
+        "--token; later ones find the identity in --home.",
+    )
+    add = parser.add_argument
+    add("--home", type=Path, help="state directory of this agent (SHOAL_AGENT_HOME)")
+    add("--join", metavar="URL", help="the fleet's gateway (SHOAL_JOIN)")
+    add("--token", help="join token; SHOAL_TOKEN keeps it out of the process list")
+    add("--token-file", type=Path, help="file with the join token")
+    add("--name", help="name of the device in the fleet (SHOAL_AGENT_NAME; default: hostname)")
+    add("--model", action="append", metavar="FILE|NAME", help="GGUF file or name; repeatable")
+    add("--class", dest="device_class", choices=DEVICE_CLASSES, help="declare a device class")
+    add("--slots", type=_positive, help="sequences that run at once, per model")
+    add("--context", type=_positive, help="context in tokens, per sequence")
+    add("--threads", type=_positive, help="CPU threads of an engine")
+    add("--engine-arg", action="append", default=[], help="passed on to each engine; repeatable")
+    add("--grace-s", type=float, default=3.0, help="time for running requests at the end")
+    add("--join-patience-s", type=float, default=20.0, help="how long to retry joining")
+    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    return parser
+
+
+def read_config(arguments: Sequence[str]) -> AgentConfig:
+    """Settings from flags and environment; SystemExit(2) or AgentError when they are wrong."""
+    given = _parser().parse_args(arguments)
+    name = given.name or os.environ.get("SHOAL_AGENT_NAME") or socket.gethostname()
+    environment_home = os.environ.get("SHOAL_AGENT_HOME")
+    home = given.home or (Path(environment_home) if environment_home else None)
+    return AgentConfig(
+        home=(home or default_home().agent_dir(name)).expanduser().absolute(),
+        name=name,
+        models=tuple(given.model or ()),
+        join_url=given.join or os.environ.get("SHOAL_JOIN", ""),
+        token=_token(given),
+        device_class=given.device_class or "",
+        slots=given.slots,
+        context_tokens=given.context,
+        threads=given.threads,
+        engine_arguments=tuple(given.engine_arg),
+        grace_s=given.grace_s,
+        join_patience_s=given.join_patience_s,
+        log_level=given.log_level,
+    )
+
+
+def _token(given: argparse.Namespace) -> str:
+    if given.token_file is None:
+        return given.token or os.environ.get("SHOAL_TOKEN", "")
+    path: Path = given.token_file
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise AgentError(ExitCode.USAGE, f"--token-file {path}: {error}") from error
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
