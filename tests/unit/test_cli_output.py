@@ -1,0 +1,53 @@
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from shoal.cli.commands import reported
+from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.output import bytes_text, ms_text
+
+
+def failing_app() -> typer.Typer:
+    app = typer.Typer()
+
+    @app.command()
+    @reported
+    def fail(as_json: bool = typer.Option(False, "--json")) -> None:
+        raise CliError(ExitCode.BUSY, "no [device] is free", "wait")
+
+    return app
+
+
+def test_error_ends_with_its_exit_code_and_names_the_remedy() -> None:
+    result = CliRunner().invoke(failing_app(), [])
+    assert result.exit_code == ExitCode.BUSY
+    assert result.stdout == ""
+    assert "no [device] is free" in result.stderr
+    assert "wait" in result.stderr
+
+
+def test_error_is_one_json_document_on_request() -> None:
+    result = CliRunner().invoke(failing_app(), ["--json"])
+    assert json.loads(result.stdout)["error"]["exit_code"] == ExitCode.BUSY
+
+
+def test_exit_codes_are_stable() -> None:
+    assert {code.name: code.value for code in ExitCode} == {
+        "OK": 0, "FAILED": 1, "USAGE": 2, "NOT_RUNNING": 3, "PORT_IN_USE": 4, "START_FAILED": 5,
+        "UNREACHABLE": 6, "NOT_ALLOWED": 7, "NOT_FOUND": 8, "REFUSED": 9, "BUSY": 10,
+        "DOCTOR_FOUND": 11, "STOP_INCOMPLETE": 12, "ALREADY_RUNNING": 13, "INTERRUPTED": 130,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (92_000_000, "92.0 MB")]
+)
+def test_sizes_read_naturally(num_bytes: int, text: str) -> None:
+    assert bytes_text(num_bytes) == text
+
+
+@pytest.mark.parametrize(("ms", "text"), [(None, "-"), (12.34, "12.3 ms"), (4560.0, "4.56 s")])
+def test_durations_read_naturally(ms: float | None, text: str) -> None:
+    assert ms_text(ms) == text
