@@ -97,6 +97,7 @@ class CloseCause(StrEnum):
     REVOKED = "revoked"
     GOODBYE = "goodbye"
     SILENT = "silent"
+    HUB_STOPS = "hub_stops"
 
 
 @dataclass(frozen=True, slots=True)

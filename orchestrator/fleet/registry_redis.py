@@ -10,9 +10,13 @@ from collections.abc import Mapping
 from typing import cast
 
 from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from orchestrator.fleet.registry import DeviceEntry, NameTaken
 from orchestrator.fleet.view import DeviceId, DeviceState
+
+# What any call may raise when the state Redis is away or refuses.
+StateError = RedisError
 
 _DEVICE = "shoal:device:"
 _NAME = "shoal:device-name:"

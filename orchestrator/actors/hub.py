@@ -1,0 +1,47 @@
+"""The hub as a Ray actor: a shell round orchestrator.hub.service.Hub."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import ray
+import structlog
+
+from orchestrator.config import HubConfig
+from orchestrator.hub.build import build_hub
+from shoal.logs import set_up_logs
+
+_log = structlog.get_logger()
+
+
+@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+class HubActor:
+    """Listens as soon as it exists, and again, on the same ports, after each restart.
+
+    Ray calls only place, restart and ask for addresses; requests travel over gRPC.
+    """
+
+    async def __init__(self, config: HubConfig) -> None:  # type: ignore[misc]
+        # Ray awaits it: the hub must listen again after a restart, when nobody calls `start`.
+        set_up_logs("hub")
+        self._hub = build_hub(config)
+        await self._hub.start()
+        self._watch = asyncio.create_task(self._exit_on_failure())
+
+    async def addresses(self) -> dict[str, str]:
+        """`enrol` and `link`, as host:port to dial."""
+        addresses = self._hub.addresses
+        return {"enrol": addresses.enrol, "link": addresses.link}
+
+    async def stop(self) -> None:
+        """Say goodbye to devices and gateways and free the ports; then kill the actor."""
+        self._watch.cancel()
+        await self._hub.stop()
+
+    async def _exit_on_failure(self) -> None:
+        error = await self._hub.failure()
+        if error is not None:
+            _log.error("hub_failed", error=repr(error))
+            # Ray starts a fresh process in this one's place.
+            os._exit(1)

@@ -1,0 +1,170 @@
+"""Builds the fleet view: a change of one device replaces only that device's value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, FleetView, ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class ModelLoad:
+    """What an engine reported of its queue."""
+
+    model: str
+    running: int
+    waiting: int
+    waiting_prefill_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """One request that was sent to a device and has not ended there."""
+
+    device_id: DeviceId
+    model: str
+    prompt_tokens: int
+
+
+class ViewStore:
+    """Current DeviceView of each device, with the hub's own reservations in it.
+
+    Snapshots are immutable and cheap: the mapping is copied once per changed version,
+    on demand, and all unchanged DeviceViews are shared.
+    """
+
+    def __init__(self) -> None:
+        self._views: dict[DeviceId, DeviceView] = {}
+        self._in_flight: dict[DeviceId, dict[str, int]] = {}
+        self._prefill: dict[DeviceId, dict[str, int]] = {}
+        self._version = 0
+        self._snapshot = FleetView({})
+
+    @property
+    def version(self) -> int:
+        """Grows with each change."""
+        return self._version
+
+    def snapshot(self) -> FleetView:
+        """The fleet now; later changes do not show in it."""
+        if self._snapshot.version != self._version:
+            self._snapshot = FleetView(dict(self._views), self._version)
+        return self._snapshot
+
+    def get(self, device_id: DeviceId) -> DeviceView | None:
+        """The device now; None when it is not in the view."""
+        return self._views.get(device_id)
+
+    def put(self, view: DeviceView) -> None:
+        """Add or replace a device; its reservations stay."""
+        device_id = view.device_id
+        self._set(
+            replace(
+                view,
+                in_flight=dict(self._in_flight.get(device_id, {})),
+                in_flight_prefill_tokens=dict(self._prefill.get(device_id, {})),
+            )
+        )
+
+    def remove(self, device_id: DeviceId) -> None:
+        """Take the device out of the view."""
+        if self._views.pop(device_id, None) is not None:
+            self._version += 1
+
+    def set_state(self, device_id: DeviceId, state: DeviceState) -> None:
+        """Note the device's state; unknown devices are ignored."""
+        view = self._views.get(device_id)
+        if view is not None and view.state is not state:
+            self._set(replace(view, state=state))
+
+    def set_model(self, device_id: DeviceId, model: ServedModel) -> None:
+        """Add or replace one model of a device."""
+        view = self._views.get(device_id)
+        if view is not None:
+            self._set(replace(view, models={**view.models, model.name: model}))
+
+    def set_loads(self, device_id: DeviceId, loads: tuple[ModelLoad, ...]) -> None:
+        """Note the queues that the device's engines reported."""
+        view = self._views.get(device_id)
+        if view is None:
+            return
+        models = dict(view.models)
+        for load in loads:
+            model = models.get(load.model)
+            if model is not None:
+                models[load.model] = replace(
+                    model,
+                    running=load.running,
+                    waiting=load.waiting,
+                    waiting_prefill_tokens=load.waiting_prefill_tokens,
+                )
+        self._set(replace(view, models=models))
+
+    def set_power(
+        self,
+        device_id: DeviceId,
+        power_w: float | None,
+        *,
+        estimated: bool,
+        conditions: tuple[str, ...],
+    ) -> None:
+        """Note the device's power draw (None: no sensor) and named conditions."""
+        view = self._views.get(device_id)
+        if view is not None:
+            self._set(
+                replace(view, power_w=power_w, power_estimated=estimated, conditions=conditions)
+            )
+
+    def reserve(self, reservation: Reservation) -> None:
+        """Count a request that is being sent to the device."""
+        _add(self._in_flight, reservation.device_id, reservation.model, 1)
+        _add(self._prefill, reservation.device_id, reservation.model, reservation.prompt_tokens)
+        self._show_reservations(reservation.device_id)
+
+    def end_prefill(self, reservation: Reservation) -> None:
+        """The request's prompt was processed: its tokens no longer wait."""
+        _add(self._prefill, reservation.device_id, reservation.model, -reservation.prompt_tokens)
+        self._show_reservations(reservation.device_id)
+
+    def release(self, reservation: Reservation, *, prefill_ended: bool) -> None:
+        """The request ended on the device, or never reached it."""
+        _add(self._in_flight, reservation.device_id, reservation.model, -1)
+        if not prefill_ended:
+            _add(
+                self._prefill, reservation.device_id, reservation.model, -reservation.prompt_tokens
+            )
+        self._show_reservations(reservation.device_id)
+
+    def in_flight(self, device_id: DeviceId) -> int:
+        """Requests on the device, over all models."""
+        return sum(self._in_flight.get(device_id, {}).values())
+
+    def check_integrity(self) -> None:
+        """Raise when reservations are negative or the views show others."""
+        for counts in (self._in_flight, self._prefill):
+            for device_id, by_model in counts.items():
+                if any(count <= 0 for count in by_model.values()):
+                    raise AssertionError(f"{device_id}: {by_model}")
+        for device_id, view in self._views.items():
+            if dict(view.in_flight) != self._in_flight.get(device_id, {}):
+                raise AssertionError(f"{device_id}: stale reservations in the view")
+
+    def _show_reservations(self, device_id: DeviceId) -> None:
+        view = self._views.get(device_id)
+        if view is not None:
+            self.put(view)
+
+    def _set(self, view: DeviceView) -> None:
+        self._views[view.device_id] = view
+        self._version += 1
+
+
+def _add(
+    counts: dict[DeviceId, dict[str, int]], device_id: DeviceId, model: str, amount: int
+) -> None:
+    by_model: Mapping[str, int] = counts.get(device_id, {})
+    rest = {**by_model, model: by_model.get(model, 0) + amount}
+    if rest[model] <= 0:
+        del rest[model]
+    counts[device_id] = rest

@@ -1,0 +1,46 @@
+"""A request between its submission and its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orchestrator.fleet.view import DeviceId
+from orchestrator.fleet.view_store import Reservation
+from orchestrator.hub.session import GatewaySession
+from orchestrator.request import RouteRequest
+from orchestrator.routing.decision import Prediction
+from orchestrator.routing.record import DecisionRecord
+from shoal.errors import ShoalError
+from shoal.v1 import inference_pb2
+
+# Where a request is that no device took yet.
+NOWHERE = DeviceId("")
+
+
+@dataclass(slots=True)
+class ActiveRequest:
+    """Where a request is and what became of its attempts. Times in monotonic ms.
+
+    `submission` is kept for another attempt and dropped at the first token.
+    """
+
+    route: RouteRequest
+    session: GatewaySession
+    submission: inference_pb2.GenerateRequest | None
+    started_ms: float
+    record: DecisionRecord | None = None
+    prediction: Prediction | None = None
+    device_id: DeviceId = NOWHERE
+    epoch: int = 0
+    attempt: int = 0
+    tried: set[DeviceId] = field(default_factory=set)
+    reservation: Reservation | None = None
+    sent_ms: float = 0.0
+    stall_after_ms: float = 0.0
+    first_token_ms: float | None = None
+    last_update_ms: float = 0.0
+    last_error: ShoalError | None = None
+
+    def is_on(self, device_id: DeviceId, epoch: int) -> bool:
+        """Whether frames of this device's stream are about this attempt."""
+        return self.epoch == epoch and self.device_id == device_id

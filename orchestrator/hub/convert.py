@@ -1,0 +1,199 @@
+"""Between the wire's messages and the cores' values; the only such place of the hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState, DeviceView, ServedModel
+from orchestrator.fleet.view_store import ModelLoad
+from orchestrator.request import Objective, Privacy, RouteRequest, Slo
+from orchestrator.routing.decision import Prediction
+from orchestrator.routing.estimator import Outcome
+from orchestrator.routing.record import Actual
+from shoal.errors import invalid
+from shoal.v1 import device_pb2, engine_pb2, fleet_pb2, inference_pb2
+
+_PRIVACY = {
+    inference_pb2.PRIVACY_UNSPECIFIED: Privacy.ANY,
+    inference_pb2.PRIVACY_ANY: Privacy.ANY,
+    inference_pb2.PRIVACY_LOCAL_PREFERRED: Privacy.LOCAL_PREFERRED,
+    inference_pb2.PRIVACY_LOCAL_ONLY: Privacy.LOCAL_ONLY,
+}
+_OBJECTIVE = {
+    inference_pb2.OBJECTIVE_UNSPECIFIED: Objective.LATENCY,
+    inference_pb2.OBJECTIVE_LATENCY: Objective.LATENCY,
+    inference_pb2.OBJECTIVE_EDP: Objective.EDP,
+    inference_pb2.OBJECTIVE_ENERGY: Objective.ENERGY,
+}
+# A prompt given as token ids has no text; four bytes a token is usual for English.
+_BYTES_PER_TOKEN = 4
+
+
+def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
+    """What placement depends on; raises ShoalError for what cannot be routed."""
+    if not request.request_id:
+        raise invalid("request_id", "request_id is empty; the gateway must set it")
+    if not request.model:
+        raise invalid("model", "model is empty; name one of GET /v1/models")
+    hints = request.hints
+    return RouteRequest(
+        request_id=request.request_id,
+        tenant=request.tenant,
+        model=request.model,
+        prompt_bytes=_prompt_bytes(request),
+        max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
+        slo=Slo(
+            ttft_ms=hints.ttft_ms if hints.HasField("ttft_ms") else None,
+            tpot_ms=hints.tpot_ms if hints.HasField("tpot_ms") else None,
+        ),
+        # A newer gateway's unknown privacy must not widen where a prompt travels.
+        privacy=_PRIVACY.get(hints.privacy, Privacy.LOCAL_ONLY),
+        objective=_OBJECTIVE.get(hints.objective, Objective.LATENCY),
+        device_class=hints.device_class,
+        device=hints.device,
+        priority=hints.priority,
+        deadline_unix_ms=request.deadline_unix_ms,
+        prefix_hints=tuple(request.prefix_hints),
+    )
+
+
+def _prompt_bytes(request: inference_pb2.GenerateRequest) -> int:
+    """UTF-8 bytes of the prompt; a chat's framing counts as the template's text would."""
+    match request.WhichOneof("prompt"):
+        case "chat":
+            return int(request.chat.ByteSize())
+        case "text":
+            return len(request.text.encode())
+        case "tokens":
+            return len(request.tokens.ids) * _BYTES_PER_TOKEN
+    raise invalid("prompt", "the request has no prompt")
+
+
+def device_view(
+    device_id: DeviceId, name: str, state: DeviceState, hello: device_pb2.Hello
+) -> DeviceView:
+    """The device as its Hello describes it; raises ShoalError for an unknown device class."""
+    report = hello.capabilities
+    try:
+        device_class = DeviceClass(report.device_class)
+    except ValueError:
+        known = ", ".join(DeviceClass)
+        raise invalid(
+            "device_class", f"device class {report.device_class!r} is not one of {known}"
+        ) from None
+    bandwidth = report.memory_bandwidth_gb_s
+    return DeviceView(
+        device_id=device_id,
+        name=name,
+        device_class=device_class,
+        state=state,
+        models={model.name: served_model(model) for model in hello.models},
+        emulated=report.emulated,
+        tdp_w=report.tdp_w if report.HasField("tdp_w") else None,
+        memory_bandwidth_gb_s=bandwidth if report.HasField("memory_bandwidth_gb_s") else None,
+    )
+
+
+def served_model(report: engine_pb2.ModelReport) -> ServedModel:
+    """One model of a device as its engine described it."""
+    return ServedModel(
+        name=report.name,
+        fingerprint=report.fingerprint,
+        num_parameters=report.num_parameters,
+        context_tokens=report.context_tokens,
+        slots=report.slots,
+        prefill_tokens_per_s=report.prefill_tokens_per_s,
+        decode_tokens_per_s=report.decode_tokens_per_s,
+        decode_batch_tokens_per_s=tuple(report.decode_batch_tokens_per_s),
+        size_bytes=report.size_bytes,
+        kv_bytes_per_token=report.kv_bytes_per_token,
+        ready=report.state == engine_pb2.MODEL_STATE_READY,
+        running=report.load.running,
+        waiting=report.load.waiting,
+        waiting_prefill_tokens=report.load.waiting_prefill_tokens,
+    )
+
+
+def model_loads(engines: Iterable[inference_pb2.EngineLoad]) -> tuple[ModelLoad, ...]:
+    """The queues that engines reported."""
+    return tuple(
+        ModelLoad(e.model, e.running, e.waiting, e.waiting_prefill_tokens) for e in engines
+    )
+
+
+def placed(
+    device: DeviceView, prediction: Prediction | None, reason: str, attempt: int
+) -> inference_pb2.Placed:
+    """Where a request was sent and why, for its gateway."""
+    message = inference_pb2.Placed(
+        device_id=device.device_id,
+        device_name=device.name,
+        device_class=device.device_class.value,
+        reason=reason,
+        attempt=attempt,
+        emulated=device.emulated,
+    )
+    if prediction is not None:
+        message.predicted_ttft_ms = prediction.ttft_ms
+        message.predicted_tpot_ms = prediction.tpot_ms
+        if prediction.joules is not None:
+            message.predicted_j = prediction.joules
+    return message
+
+
+def actual(finished: inference_pb2.Finished) -> Actual:
+    """What the engine measured of a finished request."""
+    usage, timings = finished.usage, finished.timings
+    return Actual(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cached_tokens=usage.cached_tokens,
+        queue_ms=timings.queue_ms,
+        ttft_ms=timings.ttft_ms,
+        tpot_ms=timings.tpot_ms,
+        joules=timings.joules if timings.HasField("joules") else None,
+        joules_estimated=timings.joules_estimated,
+    )
+
+
+def outcome(device_id: DeviceId, route: RouteRequest, finished: inference_pb2.Finished) -> Outcome:
+    """What the router learns from a finished request."""
+    measured = actual(finished)
+    return Outcome(
+        device_id=device_id,
+        model=route.model,
+        prompt_bytes=route.prompt_bytes,
+        prompt_tokens=measured.prompt_tokens,
+        cached_tokens=measured.cached_tokens,
+        completion_tokens=measured.completion_tokens,
+        queue_ms=measured.queue_ms,
+        ttft_ms=measured.ttft_ms,
+        tpot_ms=measured.tpot_ms,
+        mean_batch=float(finished.timings.mean_batch),
+        joules=measured.joules,
+    )
+
+
+def model_summaries(devices: Iterable[DeviceView]) -> list[fleet_pb2.ModelSummary]:
+    """What READY devices serve, by model name."""
+    summaries: dict[str, fleet_pb2.ModelSummary] = {}
+    for device in devices:
+        if device.state is not DeviceState.READY:
+            continue
+        for model in device.models.values():
+            if not model.ready:
+                continue
+            summary = summaries.setdefault(
+                model.name,
+                fleet_pb2.ModelSummary(
+                    name=model.name,
+                    num_parameters=model.num_parameters,
+                    fingerprint=model.fingerprint,
+                ),
+            )
+            summary.ready_devices += 1
+            summary.context_tokens = max(summary.context_tokens, model.context_tokens)
+            summary.free_slots += max(0, model.slots - device.in_flight.get(model.name, 0))
+            if device.device_class.value not in summary.device_classes:
+                summary.device_classes.append(device.device_class.value)
+    return [summaries[name] for name in sorted(summaries)]

@@ -1,0 +1,145 @@
+"""Fleet for gateways: summaries of what can be served, devices, drain and removal."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import grpc
+import structlog
+
+from orchestrator.fleet.registry import DeviceEntry, Registry
+from orchestrator.fleet.view import DeviceId, DeviceState
+from orchestrator.fleet.view_store import ViewStore
+from orchestrator.hub import convert
+from orchestrator.hub.devices import Devices
+from orchestrator.hub.placement import Placement
+from orchestrator.hub.roles import Role, require_role
+from shoal.v1 import fleet_pb2, fleet_pb2_grpc
+
+_log = structlog.get_logger()
+
+# A gateway hears of a change within this time.
+SUMMARY_INTERVAL_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class FleetParts:
+    """What FleetServicer answers from."""
+
+    hub_id: str
+    devices: Devices
+    registry: Registry
+    views: ViewStore
+    placement: Placement
+
+
+class FleetServicer(fleet_pb2_grpc.FleetServicer):
+    """What the hub knows of its devices, for gateways only."""
+
+    def __init__(self, parts: FleetParts) -> None:
+        self._hub_id = parts.hub_id
+        self._devices = parts.devices
+        self._registry = parts.registry
+        self._views = parts.views
+        self._placement = parts.placement
+
+    async def WatchSummary(
+        self, request: fleet_pb2.WatchSummaryRequest, context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[fleet_pb2.HubSummary]:
+        """The summary at once, then whenever it changed."""
+        await require_role(context, Role.GATEWAY)
+        sent: fleet_pb2.HubSummary | None = None
+        version = -1
+        while True:
+            if version != self._views.version:
+                version = self._views.version
+                summary = self._summary()
+                if summary != sent:
+                    yield summary
+                    sent = summary
+            await asyncio.sleep(SUMMARY_INTERVAL_S)
+
+    def _summary(self) -> fleet_pb2.HubSummary:
+        views = self._views.snapshot().devices.values()
+        num_waiting = self._placement.num_waiting
+        return fleet_pb2.HubSummary(
+            hub_id=self._hub_id,
+            ready_devices=sum(view.state is DeviceState.READY for view in views),
+            models=convert.model_summaries(views),
+            running=self._placement.num_active - num_waiting,
+            waiting=num_waiting,
+        )
+
+    async def ListDevices(
+        self, request: fleet_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.ListDevicesReply:
+        """All enrolled devices that were not removed, connected or not, by name."""
+        await require_role(context, Role.GATEWAY)
+        entries = [entry for entry in await self._registry.list() if not entry.revoked]
+        entries.sort(key=lambda entry: entry.name)
+        return fleet_pb2.ListDevicesReply(devices=[self._status(entry) for entry in entries])
+
+    def _status(self, entry: DeviceEntry) -> fleet_pb2.DeviceStatus:
+        state = self._devices.state_of(entry.device_id) or entry.state
+        connection = self._devices.connection_of(entry.device_id)
+        status = fleet_pb2.DeviceStatus(
+            device_id=entry.device_id,
+            name=entry.name,
+            state=state.value,
+            last_seen_unix_ms=entry.last_seen_unix_ms,
+            epoch=entry.epoch,
+            in_flight=self._views.in_flight(entry.device_id),
+            hub_id=self._hub_id,
+        )
+        if connection is None:
+            status.capabilities.device_class = entry.device_class
+            return status
+        status.capabilities.CopyFrom(connection.capabilities)
+        status.load.CopyFrom(connection.load)
+        status.last_seen_unix_ms = connection.last_seen_unix_ms
+        status.epoch = connection.epoch
+        status.agent_version = connection.agent_version
+        status.protocol = connection.protocol
+        status.clock_skew_ms = connection.clock_skew_ms
+        for name, report in connection.models.items():
+            model = status.models.add()
+            model.CopyFrom(report)
+            if name in connection.engines:
+                model.load.CopyFrom(connection.engines[name])
+        return status
+
+    async def DrainDevice(
+        self, request: fleet_pb2.DeviceRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.DeviceReply:
+        """Let the device finish what runs; it leaves when it is done."""
+        await require_role(context, Role.GATEWAY)
+        entry = await self._find(request.device, context)
+        self._devices.drain(entry.device_id)
+        _log.info("device_drain_requested", device_id=entry.device_id)
+        return self._reply(entry.device_id)
+
+    async def RemoveDevice(
+        self, request: fleet_pb2.DeviceRequest, context: grpc.aio.ServicerContext
+    ) -> fleet_pb2.DeviceReply:
+        """Revoke the device for good; what runs on it moves or fails."""
+        await require_role(context, Role.GATEWAY)
+        entry = await self._find(request.device, context)
+        await self._devices.remove(entry.device_id)
+        _log.info("device_removed", device_id=entry.device_id, name=entry.name)
+        return self._reply(entry.device_id)
+
+    def _reply(self, device_id: DeviceId) -> fleet_pb2.DeviceReply:
+        state = self._devices.state_of(device_id)
+        return fleet_pb2.DeviceReply(device_id=device_id, state=state.value if state else "")
+
+    async def _find(self, id_or_name: str, context: grpc.aio.ServicerContext) -> DeviceEntry:
+        entry = await self._registry.get(DeviceId(id_or_name))
+        if entry is None or entry.revoked:
+            entry = await self._registry.find_by_name(id_or_name)
+        if entry is None:
+            message = f"no device is called {id_or_name!r}; list the devices to see their names"
+            await context.abort(grpc.StatusCode.NOT_FOUND, message)
+            raise RuntimeError("abort returned")
+        return entry

@@ -1,0 +1,288 @@
+"""Places requests on devices, relays their frames, and moves them when a device fails.
+
+Tokens reach the gateway once and in order, or the request ends with `failed`:
+before its first token a request may move to another device, after it never.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from orchestrator.config import HubConfig
+from orchestrator.fleet.view import DeviceId
+from orchestrator.fleet.view_store import Reservation, ViewStore
+from orchestrator.hub import convert
+from orchestrator.hub.active import ActiveRequest
+from orchestrator.hub.clock import Clock
+from orchestrator.hub.finished_log import log_finished
+from orchestrator.hub.records import Recorder
+from orchestrator.hub.session import GatewaySession
+from orchestrator.routing.record import Actual, Attempt, DecisionRecord
+from orchestrator.routing.router import Router
+from shoal.errors import RETRYABLE_ELSEWHERE, Reason, ShoalError, invalid
+from shoal.v1 import device_pb2, inference_pb2
+
+_log = structlog.get_logger()
+
+# A prediction may be off by this factor before its device is suspected of hanging.
+STALL_FACTOR = 5.0
+
+
+class DeviceLines(Protocol):
+    """What placement needs of the devices' streams."""
+
+    def send(self, device_id: DeviceId, frame: device_pb2.HubFrame) -> int | None:
+        """Send on the device's current stream; its epoch, or None when impossible."""
+
+    def last_progress_ms(self, device_id: DeviceId) -> float:
+        """When the device produced something last, in monotonic ms."""
+
+    def stalled(self, device_id: DeviceId) -> None:
+        """The device produces nothing; route nothing there until it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementParts:
+    """What Placement works on."""
+
+    config: HubConfig
+    router: Router
+    views: ViewStore
+    recorder: Recorder
+    clock: Clock
+
+
+class Placement:
+    """All running requests of this hub."""
+
+    def __init__(self, parts: PlacementParts, lines: DeviceLines) -> None:
+        self._config = parts.config
+        self._router = parts.router
+        self._views = parts.views
+        self._recorder = parts.recorder
+        self._clock = parts.clock
+        self._lines = lines
+        self._active: dict[str, ActiveRequest] = {}
+
+    @property
+    def num_active(self) -> int:
+        """Requests that have not ended."""
+        return len(self._active)
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests without a first token."""
+        return sum(active.first_token_ms is None for active in self._active.values())
+
+    def submit(self, session: GatewaySession, request: inference_pb2.GenerateRequest) -> None:
+        """Place a request; every outcome is told to the session."""
+        now_ms = self._clock.monotonic_ms()
+        try:
+            if request.request_id in self._active:
+                raise invalid("request_id", f"request {request.request_id} is already running")
+            route = convert.route_request(request)
+        except ShoalError as error:
+            session.send_update(_failed(request.request_id, error))
+            return
+        active = ActiveRequest(route, session, request, started_ms=now_ms)
+        self._active[route.request_id] = active
+        self._place(active)
+
+    def cancel(self, session: GatewaySession, request_id: str) -> None:
+        """Drop a request of this session on its device too; unknown ones ended already."""
+        active = self._active.get(request_id)
+        if active is not None and active.session is session:
+            self._cancel(active)
+
+    def cancel_session(self, session: GatewaySession) -> None:
+        """Drop all requests of a session that ended."""
+        for active in [a for a in self._active.values() if a.session is session]:
+            self._cancel(active)
+
+    def on_frame(
+        self, device_id: DeviceId, epoch: int, frame: inference_pb2.InferenceFrame
+    ) -> None:
+        """Relay what a device produced: one frame to each gateway session concerned.
+
+        The frame is passed on as it is when all of it goes to one session. Updates of
+        requests that ended or moved are dropped.
+        """
+        now_ms = self._clock.monotonic_ms()
+        num_relayed = 0
+        by_session: dict[GatewaySession, list[inference_pb2.SequenceUpdate]] = {}
+        for update in frame.updates:
+            active = self._active.get(update.request_id)
+            if active is None or not active.is_on(device_id, epoch):
+                continue
+            if self._apply(active, update, now_ms):
+                num_relayed += 1
+                by_session.setdefault(active.session, []).append(update)
+        if len(by_session) == 1 and num_relayed == len(frame.updates):
+            frame.ClearField("load")
+            next(iter(by_session)).send(frame)
+            return
+        for session, updates in by_session.items():
+            session.send(inference_pb2.InferenceFrame(updates=updates))
+
+    def on_lost(self, device_id: DeviceId, epoch: int) -> None:
+        """The stream of this epoch is gone: move requests without a token, fail the others."""
+        for active in [a for a in self._active.values() if a.is_on(device_id, epoch)]:
+            self._retry(active, _lost_error(active, "the device's connection was lost"))
+
+    def tick(self) -> None:
+        """End requests past their deadline; move or fail those of a device that hangs."""
+        now_ms, unix_ms = self._clock.monotonic_ms(), self._clock.unix_ms()
+        for active in list(self._active.values()):
+            deadline = active.route.deadline_unix_ms
+            if deadline and unix_ms > deadline:
+                self._drop_on_device(active)
+                message = "the request's deadline passed before its end"
+                self._fail(active, ShoalError(Reason.DEADLINE_EXCEEDED, message))
+            elif self._is_stalled(active, now_ms):
+                self._lines.stalled(active.device_id)
+                self._drop_on_device(active)
+                self._retry(active, _lost_error(active, "the device made no progress"))
+
+    def _is_stalled(self, active: ActiveRequest, now_ms: float) -> bool:
+        if active.first_token_ms is None:
+            since_ms, limit_ms = active.sent_ms, active.stall_after_ms
+        else:
+            since_ms, limit_ms = active.last_update_ms, self._config.stream_stall_ms
+        if now_ms - since_ms <= limit_ms:
+            return False
+        return now_ms - self._lines.last_progress_ms(active.device_id) > limit_ms
+
+    def _place(self, active: ActiveRequest) -> None:
+        """Send to the best device that takes it, or fail."""
+        while True:
+            decision = self._router.route(
+                active.route,
+                self._views.snapshot(),
+                exclude=frozenset(active.tried),
+                now_ms=self._clock.unix_ms(),
+            )
+            if active.record is None:
+                active.record = DecisionRecord(decision, tenant=active.route.tenant)
+            chosen = decision.chosen
+            if chosen is None:
+                # What the last device said explains more than that no other is left.
+                fallback = ShoalError(Reason.NO_DEVICE, decision.reason)
+                self._fail(active, active.last_error or decision.failure or fallback)
+                return
+            active.record = DecisionRecord(
+                decision, tenant=active.route.tenant, attempts=active.record.attempts
+            )
+            active.prediction = chosen.prediction
+            active.attempt += 1
+            if self._send(active, chosen.device_id, decision.reason):
+                return
+            active.tried.add(chosen.device_id)
+
+    def _send(self, active: ActiveRequest, device_id: DeviceId, reason: str) -> bool:
+        device = self._views.get(device_id)
+        if device is None or active.submission is None:
+            return False
+        command = inference_pb2.InferenceCommand(submit=active.submission)
+        epoch = self._lines.send(device_id, device_pb2.HubFrame(inference=command))
+        if epoch is None:
+            return False
+        prediction = active.prediction
+        active.device_id, active.epoch = device_id, epoch
+        active.sent_ms = self._clock.monotonic_ms()
+        predicted_ttft_ms = prediction.ttft_ms if prediction else 0.0
+        active.stall_after_ms = max(self._config.stall_floor_ms, STALL_FACTOR * predicted_ttft_ms)
+        active.reservation = Reservation(
+            device_id, active.route.model, prediction.prompt_tokens if prediction else 0
+        )
+        self._views.reserve(active.reservation)
+        if active.record is not None:
+            attempt = Attempt(device_id, device.name, self._clock.unix_ms())
+            active.record = active.record.with_attempt(attempt)
+        update = inference_pb2.SequenceUpdate(
+            request_id=active.route.request_id,
+            placed=convert.placed(device, prediction, reason, active.attempt),
+        )
+        active.session.send_update(update)
+        return True
+
+    def _apply(
+        self, active: ActiveRequest, update: inference_pb2.SequenceUpdate, now_ms: float
+    ) -> bool:
+        """Follow one update of a running request; whether it is to be passed on."""
+        active.last_update_ms = now_ms
+        if update.HasField("failed"):
+            error = ShoalError.from_wire(update.failed)
+            if active.first_token_ms is None and error.reason in RETRYABLE_ELSEWHERE:
+                self._retry(active, error)
+                return False
+            self._end(active, error.reason.value)
+            return True
+        if active.first_token_ms is None and update.HasField("delta"):
+            active.first_token_ms = now_ms
+            active.submission = None
+            if active.reservation is not None:
+                self._views.end_prefill(active.reservation)
+        if update.HasField("finished"):
+            self._router.observe(convert.outcome(active.device_id, active.route, update.finished))
+            self._end(active, "finished", convert.actual(update.finished))
+        return True
+
+    def _retry(self, active: ActiveRequest, error: ShoalError) -> None:
+        """The attempt failed: try another device, or fail when tokens flowed already."""
+        if active.first_token_ms is not None or active.attempt >= self._config.max_attempts:
+            self._fail(active, error)
+            return
+        self._release(active)
+        active.last_error = error
+        active.tried.add(active.device_id)
+        if active.record is not None:
+            active.record = active.record.with_failed_attempt(error.reason.value)
+        _log.info(
+            "request_moves",
+            request_id=active.route.request_id,
+            device_id=active.device_id,
+            reason=error.reason.value,
+            attempt=active.attempt,
+        )
+        self._place(active)
+
+    def _fail(self, active: ActiveRequest, error: ShoalError) -> None:
+        active.session.send_update(_failed(active.route.request_id, error))
+        self._end(active, error.reason.value)
+
+    def _cancel(self, active: ActiveRequest) -> None:
+        self._drop_on_device(active)
+        self._end(active, Reason.CANCELLED.value)
+
+    def _drop_on_device(self, active: ActiveRequest) -> None:
+        cancel = inference_pb2.CancelRequest(request_id=active.route.request_id)
+        command = inference_pb2.InferenceCommand(cancel=cancel)
+        self._lines.send(active.device_id, device_pb2.HubFrame(inference=command))
+
+    def _release(self, active: ActiveRequest) -> None:
+        if active.reservation is not None:
+            prefill_ended = active.first_token_ms is not None
+            self._views.release(active.reservation, prefill_ended=prefill_ended)
+            active.reservation = None
+
+    def _end(self, active: ActiveRequest, outcome: str, actual: Actual | None = None) -> None:
+        self._release(active)
+        del self._active[active.route.request_id]
+        if active.record is not None:
+            record = active.record
+            if actual is None and outcome != Reason.CANCELLED.value:
+                record = record.with_failed_attempt(outcome)
+            self._recorder.keep(record.ended(outcome, self._clock.unix_ms(), actual))
+        log_finished(active, outcome, actual, self._clock.monotonic_ms())
+
+
+def _failed(request_id: str, error: ShoalError) -> inference_pb2.SequenceUpdate:
+    return inference_pb2.SequenceUpdate(request_id=request_id, failed=error.to_wire())
+
+
+def _lost_error(active: ActiveRequest, what: str) -> ShoalError:
+    when = "before" if active.first_token_ms is None else "after"
+    return ShoalError(Reason.DEVICE_LOST, f"{what} {when} the first token; send the request again")

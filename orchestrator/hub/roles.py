@@ -1,0 +1,33 @@
+"""Who is calling: the role and id in the client certificate's common name."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import grpc
+
+_COMMON_NAME = "x509_common_name"
+
+
+class Role(StrEnum):
+    """What a certificate lets its holder do on the link port."""
+
+    DEVICE = "device"
+    GATEWAY = "gateway"
+
+
+async def require_role(context: grpc.aio.ServicerContext, role: Role) -> str:
+    """Return the caller's id; ends the RPC with PERMISSION_DENIED for any other role.
+
+    The certificate's signature was checked by TLS against the fleet's authority.
+    """
+    names = context.auth_context().get(_COMMON_NAME, [])
+    prefix = f"{role}:"
+    if len(names) == 1:
+        name = names[0].decode("utf-8", "replace")
+        if name.startswith(prefix) and len(name) > len(prefix):
+            return str(name[len(prefix) :])
+    await context.abort(
+        grpc.StatusCode.PERMISSION_DENIED, f"this call needs a certificate of a {role}"
+    )
+    raise RuntimeError("abort returned")
