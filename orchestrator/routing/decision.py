@@ -75,8 +75,8 @@ class Decision:
 
     `tier` is the tree's: with "cloud", `ranked` still names the edge devices that
     serve the model, for dispatch to use when no cloud is configured.
-    `num_unconsidered` counts devices that serve the model and were not drawn from a
-    large fleet.
+    `num_unlisted` counts devices of a large fleet that serve the model and are not among
+    `candidates`: not drawn, or too many to list.
     """
 
     request_id: str
@@ -88,7 +88,7 @@ class Decision:
     reason: str
     failure: ShoalError | None
     decided_unix_ms: int
-    num_unconsidered: int = 0
+    num_unlisted: int = 0
 
     @property
     def chosen(self) -> Candidate | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, ServedModel
 from orchestrator.request import RouteRequest
 from orchestrator.routing.decision import Rejection, RejectionKind
-from orchestrator.routing.estimator import num_occupied
 
 _EXCLUDED = Rejection(RejectionKind.EXCLUDED, "was tried for this request and failed")
 _STATE = {
@@ -17,10 +16,7 @@ _STATE = {
 def why_ineligible(
     request: RouteRequest, device: DeviceView, exclude: frozenset[DeviceId]
 ) -> Rejection | None:
-    """The first reason that rules the device out, None when it may take the request.
-
-    Fullness comes last, so that a FULL device is one that would serve if it had room.
-    """
+    """The first reason that rules the device out but for room, None when there is none."""
     model = device.models.get(request.model)
     if model is None:
         return Rejection(RejectionKind.MODEL_ABSENT, "does not serve {}", (request.model,))
@@ -40,20 +36,18 @@ def why_ineligible(
         return Rejection(
             RejectionKind.MODEL_NOT_READY, "has {} but not ready (loading or failed)", (model.name,)
         )
-    if is_full(device, model):
-        return Rejection(
-            RejectionKind.FULL,
-            "is full: {} requests for {} slots and {} waiting places",
-            (num_occupied(device, model), model.slots, device.max_waiting),
-        )
     return None
 
 
-def is_full(device: DeviceView, model: ServedModel) -> bool:
-    """No slot and no waiting place is left."""
-    return num_occupied(device, model) >= model.slots + device.max_waiting
+def why_full(device: DeviceView, model: ServedModel, occupied: int) -> Rejection | None:
+    """A rejection when no slot and no waiting place is left.
 
-
-def has_free_slot(device: DeviceView, model: ServedModel) -> bool:
-    """A new request would start without waiting for another to end."""
-    return num_occupied(device, model) < model.slots
+    Asked last, so that a FULL device is one that would serve if it had room.
+    """
+    if occupied < model.slots + device.max_waiting:
+        return None
+    return Rejection(
+        RejectionKind.FULL,
+        "is full: {} requests for {} slots and {} waiting places",
+        (occupied, model.slots, device.max_waiting),
+    )

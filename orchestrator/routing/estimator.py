@@ -39,6 +39,18 @@ class Outcome:
     joules: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a request is expected to need, on whatever device.
+
+    `others_completion_tokens`: the output length to expect of the requests ahead of it.
+    """
+
+    prompt_tokens: int
+    completion_tokens: float
+    others_completion_tokens: float
+
+
 class _Learned:
     """What is known of one device and model; `device` and `model` as last predicted with."""
 
@@ -76,17 +88,29 @@ class Estimator:
         expected = SEED_COMPLETION_TOKENS if learned is None else learned.value
         return max(1.0, expected if max_tokens is None else min(expected, max_tokens))
 
+    def expect(self, request: RouteRequest) -> Expected:
+        """The part of a prediction that is the same for all devices."""
+        mean = self.completion_tokens(request.model, None)
+        own = mean if request.max_tokens is None else max(1.0, min(mean, request.max_tokens))
+        return Expected(self.prompt_tokens(request), own, mean)
+
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
-        """What the request would meet on the device as the view shows it.
+        """What the request would meet on the device as the view shows it."""
+        occupied = num_occupied(device, model)
+        return self.predict_expected(self.expect(request), device, model, occupied)
+
+    def predict_expected(
+        self, expected: Expected, device: DeviceView, model: ServedModel, occupancy: int
+    ) -> Prediction:
+        """The same for a request of this size and a device that holds `occupancy` others.
 
         TTFT = wait for a slot + backlog of other prompts + own prompt / prefill speed +
         one decode step. TPOT is that of the batch the request would join; other models
         at work on the device share its speed.
         """
         learned = self._entry(device, model)
-        occupancy = num_occupied(device, model)
-        batch = max(1, min(occupancy + 1, model.slots or 1))
-        sharing = 1 + _num_other_active(device, model.name)
+        batch = min(occupancy + 1, model.slots or 1)
+        sharing = 1 if len(device.models) < 2 else 1 + _num_other_active(device, model.name)
         device_class = device.device_class
 
         tpot_ms = speed.tpot_ms(model, device_class, batch) * learned.decode.value * sharing
@@ -96,21 +120,23 @@ class Estimator:
             * learned.prefill.value
             * sharing
         )
-        prompt_tokens = self.prompt_tokens(request)
+        prompt_tokens = expected.prompt_tokens
         backlog_tokens = max(
             model.waiting_prefill_tokens, device.in_flight_prefill_tokens.get(model.name, 0)
         )
         wait_ms = 0.0
         if occupancy >= model.slots:
-            wait_ms = self._slot_wait_ms(model, tpot_ms, occupancy)
+            # All slots taken: one comes free every (output length * TPOT / slots) ms.
+            ahead = occupancy - model.slots + 1
+            wait_ms = ahead * expected.others_completion_tokens * tpot_ms / batch
         ttft_ms = wait_ms + (backlog_tokens + prompt_tokens) * prefill_ms_per_token + tpot_ms
 
         joules, estimated = None, True
         power = _busy_power_w(device, occupancy)
         if power is not None:
             power_w, estimated = power
-            completion = self.completion_tokens(model.name, request.max_tokens)
-            busy_ms = prompt_tokens * prefill_ms_per_token + completion * tpot_ms / batch
+            busy_ms = prompt_tokens * prefill_ms_per_token
+            busy_ms += expected.completion_tokens * tpot_ms / batch
             joules = power_w * busy_ms / 1000.0 * learned.joules.value
         return Prediction(ttft_ms, tpot_ms, joules, estimated, prompt_tokens)
 
@@ -172,11 +198,6 @@ class Estimator:
         learned.model = model
         return learned
 
-    def _slot_wait_ms(self, model: ServedModel, tpot_ms: float, occupancy: int) -> float:
-        """A slot comes free every (output length * TPOT / slots) ms when all are taken."""
-        ahead = occupancy - model.slots + 1
-        return ahead * self.completion_tokens(model.name, None) * tpot_ms / max(1, model.slots)
-
 
 def num_occupied(device: DeviceView, model: ServedModel) -> int:
     """Requests the device holds for the model: the hub's reservations or its own report."""
@@ -185,8 +206,6 @@ def num_occupied(device: DeviceView, model: ServedModel) -> int:
 
 def _num_other_active(device: DeviceView, model_name: str) -> int:
     """Other models that are generating on the device now."""
-    if len(device.models) < 2:
-        return 0
     return sum(
         1
         for name, other in device.models.items()

@@ -107,7 +107,7 @@ def _decision_fields(decision: Decision) -> dict[str, Any]:
         "class_order": list(decision.class_order),
         "ranked": list(decision.ranked),
         "candidates": [_candidate_fields(candidate) for candidate in decision.candidates],
-        "num_unconsidered": decision.num_unconsidered,
+        "num_unlisted": decision.num_unlisted,
         "reason": decision.reason,
         "failure": None
         if failure is None
@@ -142,7 +142,7 @@ def _decision_from(raw: dict[str, Any]) -> Decision:
         class_order=tuple(DeviceClass(name) for name in raw["class_order"]),
         ranked=tuple(DeviceId(device_id) for device_id in raw["ranked"]),
         candidates=tuple(_candidate_from(candidate) for candidate in raw["candidates"]),
-        num_unconsidered=raw["num_unconsidered"],
+        num_unlisted=raw["num_unlisted"],
         reason=raw["reason"],
         failure=None
         if failure is None

@@ -10,11 +10,14 @@ from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceView, FleetView
 from orchestrator.request import RouteRequest
 from orchestrator.routing import drawing
 from orchestrator.routing.decision import Candidate, Decision, Prediction
-from orchestrator.routing.eligibility import why_ineligible
-from orchestrator.routing.estimator import Estimator, Outcome
+from orchestrator.routing.eligibility import why_full, why_ineligible
+from orchestrator.routing.estimator import Estimator, Outcome, num_occupied
 from orchestrator.routing.explanation import explained, failure_of, ruled_out, sentence, unknown
 from orchestrator.routing.scoring import Contender, contend, ranked
 from orchestrator.routing.tree import class_order, tier_for
+
+# Candidates that a decision lists; the best ones are always among them.
+MAX_LISTED = 64
 
 
 @dataclass(slots=True)
@@ -30,7 +33,7 @@ class Router:
     """Routes by the tree, the SLO and measured speed; changes only through `observe`.
 
     In a fleet of up to drawing.FULL_SCAN_DEVICES every device is considered; in a larger
-    one a few are drawn of each class in turn, and all only when none of those can serve.
+    one a few are drawn of each class in turn, and many more before a request is refused.
     """
 
     def __init__(
@@ -80,25 +83,35 @@ class Router:
         self, request: RouteRequest, view: FleetView, exclude: frozenset[DeviceId], now_ms: float
     ) -> Decision:
         serving = self._index.serving(view, request.model, now_ms)
+        considered = self._draw_by_class(request, view, exclude, serving)
+        if considered.contenders:
+            return self._conclude(request, considered, now_ms, _num_serving(serving))
+        serving = self._index.serving(view, request.model, now_ms, urgent=True)
+        considered = _Considered()
+        for ids in serving.values():
+            drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
+            self._consider(request, drawn, exclude, considered)
+        return self._conclude(request, considered, now_ms, _num_serving(serving))
+
+    def _draw_by_class(
+        self,
+        request: RouteRequest,
+        view: FleetView,
+        exclude: frozenset[DeviceId],
+        serving: drawing.Serving,
+    ) -> _Considered:
+        """A few devices of each class in the tree's order, up to one that serves well."""
         considered = _Considered()
         for device_class in self._order_in(request, serving, view):
             ids = serving.get(device_class)
             if not ids or request.device_class not in ("", device_class):
                 continue
             num_before = len(considered.contenders)
-            drawn = drawing.draw(ids, view.devices, self._rng)
+            drawn = drawing.draw(ids, view.devices, drawing.DRAW_PER_CLASS, self._rng)
             self._consider(request, drawn, exclude, considered)
             if any(c.meets_slo and c.free_slot for c in considered.contenders[num_before:]):
                 break
-        if considered.contenders:
-            num_serving = sum(map(len, serving.values()))
-            return self._conclude(
-                request, considered, now_ms, max(0, num_serving - len(considered.devices))
-            )
-        self._index.refresh(view, now_ms)
-        serving = self._index.serving(view, request.model, now_ms)
-        everyone = [view.devices[device_id] for ids in serving.values() for device_id in ids]
-        return self._decide_among(request, everyone, exclude, now_ms)
+        return considered
 
     def _order_in(
         self, request: RouteRequest, serving: drawing.Serving, view: FleetView
@@ -121,7 +134,7 @@ class Router:
     ) -> Decision:
         considered = _Considered()
         self._consider(request, devices, exclude, considered)
-        return self._conclude(request, considered, now_ms, 0)
+        return self._conclude(request, considered, now_ms, len(considered.devices))
 
     def _consider(
         self,
@@ -131,18 +144,24 @@ class Router:
         considered: _Considered,
     ) -> None:
         """Look at each device once and add it to `considered`."""
-        completion_tokens = self._estimator.completion_tokens(request.model, request.max_tokens)
+        estimator, expected = self._estimator, self._estimator.expect(request)
         for device in devices:
             considered.devices.append(device)
             rejection = why_ineligible(request, device, exclude)
+            if rejection is None:
+                model = device.models[request.model]
+                occupied = num_occupied(device, model)
+                rejection = why_full(device, model, occupied)
             if rejection is not None:
                 considered.ruled_out.append(ruled_out(device, rejection))
                 continue
-            prediction = self._estimator.predict(request, device, device.models[request.model])
-            considered.contenders.append(contend(request, device, prediction, completion_tokens))
+            prediction = estimator.predict_expected(expected, device, model, occupied)
+            considered.contenders.append(
+                contend(request, device, prediction, expected.completion_tokens, occupied)
+            )
 
     def _conclude(
-        self, request: RouteRequest, considered: _Considered, now_ms: float, num_unconsidered: int
+        self, request: RouteRequest, considered: _Considered, now_ms: float, num_serving: int
     ) -> Decision:
         num_parameters = next(
             (
@@ -156,6 +175,7 @@ class Router:
             return unknown(request, tuple(considered.ruled_out), int(now_ms))
         order = class_order(num_parameters, request.slo.tpot_ms)
         best_first = ranked(considered.contenders, order)
+        candidates = (*explained(request, best_first), *considered.ruled_out)[:MAX_LISTED]
         failure = None
         if best_first:
             reason = sentence(request, best_first, num_parameters)
@@ -168,9 +188,13 @@ class Router:
             tier=tier_for(num_parameters),
             class_order=order,
             ranked=tuple([contender.device.device_id for contender in best_first]),
-            candidates=(*explained(request, best_first), *considered.ruled_out),
+            candidates=candidates,
             reason=reason,
             failure=failure,
             decided_unix_ms=int(now_ms),
-            num_unconsidered=num_unconsidered,
+            num_unlisted=max(0, num_serving - len(candidates)),
         )
+
+
+def _num_serving(serving: drawing.Serving) -> int:
+    return sum(map(len, serving.values()))

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from orchestrator.fleet.view import DeviceClass, DeviceView, ServedModel
 from orchestrator.request import Objective, RouteRequest, Slo
 from orchestrator.routing.decision import Prediction, Rejection, RejectionKind
-from orchestrator.routing.eligibility import has_free_slot
-from orchestrator.routing.estimator import num_occupied
 
 # Scores within about 5 % count as equal, so that noise in what was learned does not
 # move the traffic to and fro; the load decides then.
@@ -23,12 +21,14 @@ class Contender:
     """A device that may take the request, with what it would make of it.
 
     `score`: ms (latency), J·s (edp) or J (energy), less is better; inf: unknown.
+    `step`: the score in steps of 5 %, by which it is compared.
     """
 
     device: DeviceView
     model: ServedModel
     prediction: Prediction
     score: float
+    step: float
     meets_slo: bool
     free_slot: bool
     occupied: int
@@ -40,6 +40,7 @@ def contend(
     device: DeviceView,
     prediction: Prediction,
     completion_tokens: float,
+    occupied: int,
 ) -> Contender:
     """Score one device by the request's objective."""
     model = device.models[request.model]
@@ -57,9 +58,10 @@ def contend(
         model=model,
         prediction=prediction,
         score=score,
+        step=_step(score),
         meets_slo=_meets(request.slo, prediction),
-        free_slot=has_free_slot(device, model),
-        occupied=num_occupied(device, model),
+        free_slot=occupied < model.slots,
+        occupied=occupied,
         tie=zlib.crc32(f"{request.request_id}{device.device_id}".encode()),
     )
 
@@ -85,7 +87,7 @@ def ranked(contenders: Sequence[Contender], order: Sequence[DeviceClass]) -> lis
         key=lambda c: (
             not c.meets_slo,
             place[c.device.device_class],
-            _step(c.score),
+            c.step,
             c.occupied,
             c.tie,
         ),
@@ -110,7 +112,7 @@ def why_lost(
         return Rejection(
             RejectionKind.CLASS_ORDER, "{} comes after {} for this model", (lost_class, won_class)
         )
-    if _step(loser.score) != _step(winner.score):
+    if loser.step != winner.step:
         what, unit = _SCORE_TEXT[request.objective]
         if math.isinf(loser.score):
             return Rejection(RejectionKind.SCORE, "its {} cannot be estimated", (what,))

@@ -1,3 +1,4 @@
+import random
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,8 @@ from orchestrator.fleet.view import (
 from orchestrator.request import Objective, RouteRequest, Slo
 from orchestrator.routing.decision import RejectionKind
 from orchestrator.routing.drawing import FULL_SCAN_DEVICES, INDEX_MAX_AGE_MS
-from orchestrator.routing.router import Router
+from orchestrator.routing.record import DecisionRecord
+from orchestrator.routing.router import MAX_LISTED, Router
 from shoal.errors import Reason
 
 MODEL = "tiny"
@@ -295,7 +297,7 @@ def test_unknown_energy_loses_to_known_under_an_energy_objective():
     assert lost == "its energy cannot be estimated"
 
 
-def large_fleet(number=FULL_SCAN_DEVICES * 4, version=1, **changes):
+def large_fleet(number=FULL_SCAN_DEVICES * 8, version=1, **changes):
     return fleet(*(device(f"d{n}", **changes) for n in range(number)), version=version)
 
 
@@ -303,7 +305,7 @@ def test_large_fleet_draws_a_few_and_says_how_many_were_not_considered():
     view = large_fleet()
     decision = route(view)
     assert decision.failure is None
-    assert len(decision.candidates) + decision.num_unconsidered == len(view.devices)
+    assert len(decision.candidates) + decision.num_unlisted == len(view.devices)
     assert len(decision.candidates) < FULL_SCAN_DEVICES
 
 
@@ -330,7 +332,8 @@ def test_large_fleet_sees_a_device_that_just_joined_when_nothing_else_can_serve(
     view = large_fleet(state=DeviceState.DOWN)
     assert route(view, router).failure.reason is Reason.NO_DEVICE
     joined = fleet(*view.devices.values(), device("new"), version=2)
-    assert chosen(route(joined, router)) == "new"
+    soon = router.route(request(), joined, now_ms=1000.0 + INDEX_MAX_AGE_MS / 10)
+    assert chosen(soon) == "new"
 
 
 def test_large_fleet_skips_devices_that_left_since_the_index_was_built():
@@ -344,7 +347,7 @@ def test_large_fleet_skips_devices_that_left_since_the_index_was_built():
         )
         assert decision.ranked[0] in left
     later = router.route(request(), FleetView(left, 3), now_ms=2000.0 + INDEX_MAX_AGE_MS)
-    assert len(later.candidates) + later.num_unconsidered == len(left)
+    assert len(later.candidates) + later.num_unlisted == len(left)
 
 
 def test_large_fleet_honours_a_device_hint():
@@ -353,3 +356,59 @@ def test_large_fleet_honours_a_device_hint():
 
 def test_large_fleet_without_the_model_is_not_found():
     assert route(large_fleet(), model="other").failure.reason is Reason.MODEL_NOT_FOUND
+
+
+def test_overloaded_large_fleet_is_refused_with_a_bounded_decision():
+    decision = route(large_fleet(5000, in_flight={MODEL: 20}))
+    assert decision.failure.reason is Reason.OVERLOADED
+    assert len(decision.candidates) == MAX_LISTED
+    assert len(decision.candidates) + decision.num_unlisted == 5000
+
+
+def random_device(rng, number):
+    model = served(
+        ready=rng.random() < 0.9,
+        running=rng.randrange(5),
+        waiting=rng.randrange(3),
+        decode_batch_tokens_per_s=rng.choice([(), (5.0,), (100.0, 150.0, 200.0)]),
+    )
+    return device(
+        f"d{number}",
+        rng.choice(list(DeviceClass)),
+        model=model if rng.random() < 0.8 else served(name="other"),
+        state=rng.choice([DeviceState.READY] * 4 + list(DeviceState)),
+        in_flight={MODEL: rng.randrange(24)},
+        tdp_w=rng.choice([None, 10.0]),
+    )
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_any_fleet_gives_a_consistent_decision(seed):
+    rng = random.Random(seed)
+    view = fleet(*(random_device(rng, n) for n in range(rng.choice([0, 1, 5, 20, 80]))), version=1)
+    excluded = frozenset(i for i in view.devices if rng.random() < 0.2)
+    asked = request(
+        slo=Slo(rng.choice([None, 500.0]), rng.choice([None, 5.0, 50.0])),
+        objective=rng.choice(list(Objective)),
+        device_class=rng.choice(["", "", "gpu"]),
+    )
+    decision = Router().route(asked, view, exclude=excluded, now_ms=1.0)
+
+    assert (decision.failure is None) == bool(decision.ranked)
+    assert len(set(decision.ranked)) == len(decision.ranked)
+    assert decision.reason
+    for device_id in decision.ranked:
+        placed = view.devices[device_id]
+        model = placed.models[MODEL]
+        held = max(placed.in_flight[MODEL], model.running + model.waiting)
+        assert placed.state is DeviceState.READY
+        assert model.ready
+        assert held < model.slots + placed.max_waiting
+        assert device_id not in excluded
+        assert asked.device_class in ("", placed.device_class)
+    for candidate in decision.candidates:
+        first = decision.ranked[:1] == (candidate.device_id,)
+        assert (candidate.rejected is None) == first
+        assert (candidate.prediction is not None) == (candidate.device_id in decision.ranked)
+    read_back = DecisionRecord.from_json(DecisionRecord(decision).to_json())
+    assert read_back.decision.ranked == decision.ranked
