@@ -53,9 +53,8 @@ class HubLink:
     def __init__(self, address: str, tls: TlsFiles) -> None:
         self.address = address
         self.summary: fleet_pb2.HubSummary | None = None
-        self._channel = grpc.aio.secure_channel(address, tls.credentials(), options=_OPTIONS)
-        self.fleet = fleet_pb2_grpc.FleetStub(self._channel)  # type: ignore[no-untyped-call]
-        self._inference = inference_pb2_grpc.InferenceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._tls = tls
+        self._channel: grpc.aio.Channel | None = None
         self._mailboxes: dict[str, Mailbox] = {}
         self._commands: asyncio.Queue[pb.InferenceCommand] = asyncio.Queue()
         self._connected = asyncio.Event()
@@ -70,9 +69,23 @@ class HubLink:
         """Return when the hub answers."""
         await self._connected.wait()
 
+    @property
+    def fleet(self) -> fleet_pb2_grpc.FleetStub:
+        """The hub's Fleet service; only after `start`."""
+        return fleet_pb2_grpc.FleetStub(self._open_channel)  # type: ignore[no-untyped-call]
+
+    @property
+    def _open_channel(self) -> grpc.aio.Channel:
+        if self._channel is None:
+            raise RuntimeError(f"the link to {self.address} was not started")
+        return self._channel
+
     def start(self) -> None:
-        """Begin dialling."""
+        """Begin dialling; must be called in the event loop that the link is to live in."""
         if self._task is None:
+            self._channel = grpc.aio.secure_channel(
+                self.address, self._tls.credentials(), options=_OPTIONS
+            )
             self._task = asyncio.create_task(self._keep_connected(), name=f"hub {self.address}")
 
     async def stop(self) -> None:
@@ -80,7 +93,8 @@ class HubLink:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
     def submit(self, request: pb.GenerateRequest) -> Mailbox:
         """Send a request down; its updates come to the returned mailbox."""
@@ -108,7 +122,8 @@ class HubLink:
     async def _connect_once(self) -> bool:
         """Run one session to its end; whether it ever worked."""
         self._commands = asyncio.Queue()
-        session = self._inference.Session()
+        inference = inference_pb2_grpc.InferenceStub(self._open_channel)  # type: ignore[no-untyped-call]
+        session = inference.Session()
         tasks = [
             asyncio.create_task(self._watch()),
             asyncio.create_task(self._send(session)),

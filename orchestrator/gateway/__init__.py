@@ -1,1 +1,1 @@
-"""HTTP in, server-sent events out."""
+"""HTTP in, JSON and server-sent events out."""

@@ -17,7 +17,7 @@ class BodyTooLargeError(ShoalError):
     def __init__(self) -> None:
         super().__init__(
             Reason.INVALID_ARGUMENT,
-            f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB. Send a shorter prompt.",
+            f"The request body is larger than {MAX_BODY_BYTES // 2**20} MiB. Shorten the prompt.",
         )
 
     @property

@@ -39,11 +39,11 @@ def parse_extension(body: Fields) -> RoutingHints:
     Unlike OpenAI's own object this one is closed: a misspelt privacy wish that is
     silently ignored would break a promise.
     """
-    extension = body.object("shoal")
+    extension = body.nested("shoal")
     if extension is None:
         return RoutingHints()
     _closed(extension, _KNOWN)
-    slo = extension.object("slo")
+    slo = extension.nested("slo")
     ttft_ms = tpot_ms = None
     if slo is not None:
         _closed(slo, _KNOWN_SLO)

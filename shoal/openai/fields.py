@@ -117,7 +117,7 @@ class Fields:
             raise invalid(self.param(name), f"'{self.param(name)}' must be one of {listed}.")
         return value
 
-    def object(self, name: str) -> Fields | None:
+    def nested(self, name: str) -> Fields | None:
         """A nested object."""
         value = self._data.get(name)
         if value is None:

@@ -108,13 +108,13 @@ def parse_options(body: Fields) -> Options:
 
 
 def _plain_response_format(body: Fields) -> None:
-    wanted = body.object("response_format")
+    wanted = body.nested("response_format")
     if wanted is not None and wanted.text("type") not in (None, "text"):
         raise fields.not_supported("response_format", "'response_format' other than text")
 
 
 def _include_usage(body: Fields, stream: bool) -> bool:
-    options = body.object("stream_options")
+    options = body.nested("stream_options")
     if options is None:
         return False
     if not stream:

@@ -54,7 +54,7 @@ def parse_sampling(body: Fields) -> SamplingParams:
 
 
 def _logit_bias(body: Fields) -> dict[int, float]:
-    biases = body.object("logit_bias")
+    biases = body.nested("logit_bias")
     if biases is None:
         return {}
     names = biases.names()

@@ -39,7 +39,7 @@ def to_generate_requests(request: TextRequest, origin: Origin) -> list[pb.Genera
     The first carries the request's own id, the others a numbered one. Choices of
     one prompt get successive seeds when a seed is given, else they would be equal.
     """
-    messages = []
+    messages: list[pb.GenerateRequest] = []
     for prompt in request.prompts:
         for nth in range(request.num_choices):
             index = len(messages)

@@ -1,0 +1,118 @@
+"""The environment that Ray and Serve read when they are imported, and the ports they get.
+
+Serve takes its HAProxy settings from the environment alone; set it before the first
+import of `ray`. Every process of the cluster inherits it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+# Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes a
+# port between choosing and binding it.
+_FIRST_PORT, _LAST_PORT = 20_000, 32_000
+# Ports that Serve may give to replicas: a restarted one gets another for a while.
+_REPLICA_PORTS = 16
+_OTHER_PORTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class FleetPorts:
+    """Loopback ports of one fleet, beside the public one."""
+
+    enrol: int
+    link: int
+    haproxy_metrics: int
+    haproxy_stats: int
+    fallback_http: int
+    fallback_grpc: int
+    first_replica_http: int
+    first_replica_grpc: int
+
+
+def choose_ports(saved: Path) -> FleetPorts:
+    """The ports of the fleet's last run when they are free, else new ones; kept in `saved`.
+
+    Devices remember the hub's address, so it should outlive a restart.
+    """
+    try:
+        ports = FleetPorts(**json.loads(saved.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        ports = None
+    if ports is None or not all(_is_free(port) for port in asdict(ports).values()):
+        ports = _new_ports()
+        saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        saved.write_text(json.dumps(asdict(ports)), encoding="utf-8")
+    return ports
+
+
+def _new_ports() -> FleetPorts:
+    size = _OTHER_PORTS + 2 * _REPLICA_PORTS
+    for _ in range(200):
+        first = random.randrange(_FIRST_PORT, _LAST_PORT - size)  # noqa: S311 - not a secret
+        if all(_is_free(port) for port in range(first, first + size)):
+            replicas = first + _OTHER_PORTS
+            others = range(first, replicas)
+            return FleetPorts(*others, replicas, replicas + _REPLICA_PORTS)
+    raise OSError(f"no {size} free ports in a row between {_FIRST_PORT} and {_LAST_PORT}")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers bind: a port whose last connections linger in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def port_is_free(port: int) -> bool:
+    """Whether this machine's loopback port can be bound now."""
+    return _is_free(port)
+
+
+def set_ray_environment(ports: FleetPorts, haproxy_dir: Path) -> None:
+    """Set what Ray and Serve read at import; nothing of another cluster's is left over."""
+    for name in [name for name in os.environ if name.startswith(("RAY_ADDRESS", "RAY_JOB_"))]:
+        del os.environ[name]
+    os.environ.update(ray_environment(ports, haproxy_dir))
+
+
+def ray_environment(ports: FleetPorts, haproxy_dir: Path) -> Mapping[str, str]:
+    """The variables; names from `ray.serve._private.constants` of Ray 2.60."""
+    return {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Nobody scrapes Ray's own metrics here, and collecting them costs idle CPU.
+        "RAY_enable_metrics_collection": "0",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        # One event loop in a replica: a hop between threads costs more than the handler.
+        "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
+        "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
+        "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy_dir / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy_dir / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy_dir),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy_dir / "server-state"),
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.haproxy_metrics),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.haproxy_stats),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "2",
+        "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
+        # Shutting down waits for running requests this long at most.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+        "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
+        "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.first_replica_http),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.first_replica_http + _REPLICA_PORTS),
+        "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(ports.first_replica_grpc),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(ports.first_replica_grpc + _REPLICA_PORTS),
+    }

@@ -1,0 +1,236 @@
+"""`python -m orchestrator.app`: Ray, one hub and the gateway on this machine.
+
+The composition root. Redis must run already. Prints one JSON object a line on
+stdout for each stage, the last one `ready`; logs go to stderr. Ends cleanly on
+SIGTERM and SIGINT.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import structlog
+
+from orchestrator import setup
+from orchestrator.actors.config import (
+    FleetPorts,
+    choose_ports,
+    port_is_free,
+    set_ray_environment,
+)
+from orchestrator.config import HubConfig
+from orchestrator.dispatch.config import CloudConfigError, load_cloud_endpoints
+from orchestrator.gateway.config import GatewayConfig
+from orchestrator.identity.key_files import KeyFileError
+from shoal.home import Home
+from shoal.logs import set_up_logs
+
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
+_log = structlog.get_logger(__name__)
+
+_OBJECT_STORE_BYTES = 100_000_000  # nothing of ours goes through it
+_READY_LIMIT_S = 60.0
+_STOP_LIMIT_S = 5.0
+
+
+class StartFailure(Exception):
+    """The orchestrator cannot start; the message names the remedy."""
+
+
+def main() -> int:
+    """Run until told to stop; the exit status, 1 when the start failed."""
+    arguments = _parse(sys.argv[1:])
+    set_up_logs("orchestrator")
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        orchestrator = Orchestrator(arguments)
+        orchestrator.prepare()
+        try:
+            orchestrator.start(stop)
+            stop.wait()
+        finally:
+            orchestrator.stop()
+    except (StartFailure, KeyFileError, CloudConfigError, OSError) as error:
+        _log.error("start_failed", error=str(error))
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="orchestrator.app", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="state directory")
+    parser.add_argument("--port", type=int, required=True, help="public HTTP port")
+    parser.add_argument("--host", default="127.0.0.1", help="address that the port is bound to")
+    parser.add_argument("--redis-url", required=True, help="state Redis: unix:// or redis://")
+    parser.add_argument("--cloud-config", type=Path, help="TOML or JSON file of cloud endpoints")
+    parser.add_argument("--gateways", type=int, default=1, help="gateway replicas")
+    return parser.parse_args(arguments)
+
+
+def say(stage: str, **details: Any) -> None:
+    """One stage line on stdout."""
+    print(json.dumps({"stage": stage, **details}), flush=True)
+
+
+class Orchestrator:
+    """Starts and stops the parts, in order."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._home = Home(arguments.home.absolute())
+        self._hub: ActorHandle | None = None
+        self._ray_started = False
+
+    def prepare(self) -> None:
+        """Check what can be checked before anything runs; set Ray's environment."""
+        arguments = self._arguments
+        if not port_is_free(arguments.port):
+            raise StartFailure(
+                f"port {arguments.port} is taken; end what uses it or choose another with --port"
+            )
+        self._cloud = load_cloud_endpoints(arguments.cloud_config) if arguments.cloud_config else ()
+        self._sockets_dir = self._home.make_sockets_dir()
+        haproxy_dir = self._sockets_dir / "haproxy"
+        haproxy_dir.mkdir(mode=0o700, exist_ok=True)
+        self._ports = choose_ports(self._home.path / "hub" / "ports.json")
+        set_ray_environment(self._ports, haproxy_dir)
+        self._secrets = setup.prepare_identity(self._home)
+        say("identity_ready")
+
+    def start(self, stop: threading.Event) -> None:
+        """Start Ray, hub and gateway; returns when requests are served, or `stop` is set."""
+        began_s = time.monotonic()
+        self._start_ray()
+        say("ray_ready", after_s=round(time.monotonic() - began_s, 1))
+        if stop.is_set():
+            return
+        asyncio.run(setup.prepare_keys(self._home, self._arguments.redis_url))
+        self._start_hub()
+        self._start_gateway(stop)
+        url = self._gateway_url
+        say("ready", gateway_url=url, after_s=round(time.monotonic() - began_s, 1))
+
+    def stop(self) -> None:
+        """Stop what was started, gateway first, so that clients are told before devices go."""
+        if not self._ray_started:
+            return
+        import ray
+        from ray import serve
+
+        serve.shutdown()
+        if self._hub is not None:
+            try:
+                ray.get(self._hub.stop.remote(), timeout=_STOP_LIMIT_S)
+            except ray.exceptions.RayError as error:
+                _log.warning("hub_stop_failed", error=repr(error))
+        ray.shutdown()
+        say("stopped")
+
+    @property
+    def _gateway_url(self) -> str:
+        return f"http://{self._arguments.host}:{self._arguments.port}"
+
+    def _start_ray(self) -> None:
+        # Late: Ray and Serve read their environment when they are imported.
+        import ray
+
+        self._ray_started = True
+        ray.init(
+            # Never "auto": another fleet's cluster on this machine must not be joined.
+            address="local",
+            # Actors here ask for no CPU; one keeps Ray from starting idle workers.
+            num_cpus=1,
+            include_dashboard=False,
+            object_store_memory=_OBJECT_STORE_BYTES,
+            log_to_driver=False,
+            configure_logging=False,
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(self._sockets_dir / "ray"),
+        )
+
+    def _start_hub(self) -> None:
+        from orchestrator.actors.hub import HubActor
+
+        self._hub = HubActor.options(name=setup.HUB_ID).remote(
+            HubConfig(
+                hub_id=setup.HUB_ID,
+                state_url=self._arguments.redis_url,
+                ca_dir=self._home.ca_dir,
+                tls_dir=self._home.hub_dir,
+                enrol_port=self._ports.enrol,
+                link_port=self._ports.link,
+            )
+        )
+
+    def _start_gateway(self, stop: threading.Event) -> None:
+        import ray
+
+        from orchestrator.actors.gateway import run_gateway, start_serve
+
+        start_serve(self._arguments.host, self._arguments.port)
+        say("serve_ready")
+        run_gateway(
+            _gateway_config(self._arguments, self._home, self._ports, self._secrets, self._cloud)
+        )
+        if self._hub is not None:
+            addresses = ray.get(self._hub.addresses.remote(), timeout=_READY_LIMIT_S)
+            say("hub_ready", **addresses)
+        _wait_until_ready(self._gateway_url, stop)
+        say("gateway_ready")
+
+
+def _gateway_config(
+    arguments: argparse.Namespace,
+    home: Home,
+    ports: FleetPorts,
+    secrets: setup.FleetSecrets,
+    cloud: tuple[Any, ...],
+) -> GatewayConfig:
+    return GatewayConfig(
+        gateway_url=f"http://{arguments.host}:{arguments.port}",
+        state_url=arguments.redis_url,
+        hub_addresses=(f"127.0.0.1:{ports.link}",),
+        enrol_address=f"127.0.0.1:{ports.enrol}",
+        ca_cert=secrets.ca_cert,
+        tls_key=home.gateway_dir / "tls.key",
+        tls_cert=home.gateway_dir / "tls.crt",
+        salt_key=secrets.salt_key,
+        cloud=cloud,
+    )
+
+
+def _wait_until_ready(url: str, stop: threading.Event) -> None:
+    """Poll `/readyz` through the public port; raises StartFailure after a minute."""
+    deadline_s = time.monotonic() + _READY_LIMIT_S
+    last = "no answer"
+    with httpx.Client(trust_env=False, timeout=5.0) as client:
+        while time.monotonic() < deadline_s and not stop.is_set():
+            try:
+                response = client.get(f"{url}/readyz")
+            except httpx.HTTPError as error:
+                last = repr(error)
+            else:
+                if response.status_code == 200:
+                    return
+                last = f"{response.status_code} {response.text[:200]}"
+            stop.wait(0.05)
+    if not stop.is_set():
+        raise StartFailure(f"the gateway was not ready within {_READY_LIMIT_S:.0f} s: {last}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""The gateway's HTTP application: built once, from a config, in the process that serves it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+
+import structlog
+from redis.asyncio import Redis
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from orchestrator.dispatch.cloud import CloudBackend
+from orchestrator.dispatch.dispatcher import Dispatcher
+from orchestrator.dispatch.edge import EdgeBackend
+from orchestrator.dispatch.hub_link import HubLink, TlsFiles
+from orchestrator.fleet.decisions_redis import DecisionStore
+from orchestrator.gateway.admin import Admin, AdminParts
+from orchestrator.gateway.admission import Admission
+from orchestrator.gateway.auth import Authenticator
+from orchestrator.gateway.cloud_records import CloudRecords
+from orchestrator.gateway.config import GatewayConfig
+from orchestrator.gateway.http import error_response, json_response
+from orchestrator.gateway.models import find_model, list_models
+from orchestrator.gateway.salt import TenantSalts
+from orchestrator.gateway.text import TextEndpoint, TextService
+from orchestrator.gateway.wellknown import ca_sha256, join_info
+from orchestrator.identity.key_files import read_private
+from orchestrator.identity.key_store_redis import KeyStore
+from orchestrator.identity.token_store_redis import TokenStore
+from shoal.errors import Reason, ShoalError
+from shoal.openai.chat import parse_chat
+from shoal.openai.completion import parse_completion
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Gateway:
+    """The parts of one gateway; lives in one event loop, from `start` to `stop`."""
+
+    config: GatewayConfig
+    dispatcher: Dispatcher
+    state: Redis
+    app: Starlette
+
+    def start(self) -> None:
+        """Begin dialling the hubs."""
+        for link in self.dispatcher.edge.links:
+            link.start()
+
+    async def stop(self) -> None:
+        """Cancel what runs and close every connection."""
+        for link in self.dispatcher.edge.links:
+            await link.stop()
+        await self.dispatcher.cloud.close()
+        await self.state.aclose()
+
+
+def build_gateway(config: GatewayConfig) -> Gateway:
+    """Wire a gateway; must be called inside the event loop that will serve it.
+
+    The application starts and stops the parts itself (ASGI lifespan).
+    """
+    ca_pem = config.ca_cert.read_bytes()
+    tls = TlsFiles(ca_pem, read_private(config.tls_key), config.tls_cert.read_bytes())
+    edge = EdgeBackend([HubLink(address, tls) for address in config.hub_addresses])
+    dispatcher = Dispatcher(edge, CloudBackend(config.cloud))
+    state = Redis.from_url(config.state_url, decode_responses=True)
+    keys = KeyStore(state)
+    decisions = DecisionStore(state)
+    authenticator = Authenticator(keys)
+    admission = Admission(config.max_in_flight)
+    started_unix_s = int(time.time())
+    service = TextService(
+        authenticator=authenticator,
+        admission=admission,
+        dispatcher=dispatcher,
+        salts=TenantSalts(read_private(config.salt_key)),
+        cloud_records=CloudRecords(decisions),
+        request_timeout_s=config.request_timeout_s,
+    )
+    admin = Admin(
+        AdminParts(
+            authenticator=authenticator,
+            dispatcher=dispatcher,
+            admission=admission,
+            keys=keys,
+            tokens=TokenStore(state, ca_sha256(ca_pem)),
+            decisions=decisions,
+            started_unix_s=started_unix_s,
+        )
+    )
+    public = _PublicRoutes(config, dispatcher, authenticator, started_unix_s)
+    routes = [
+        *_text_routes(service),
+        *public.routes(join_info(config, ca_pem.decode())),
+        *admin.routes(),
+    ]
+    gateway = Gateway(config, dispatcher, state, _application(routes))
+    gateway.app.router.lifespan_context = _lifespan(gateway)
+    return gateway
+
+
+def _text_routes(service: TextService) -> list[Route]:
+    return [
+        Route(
+            "/v1/chat/completions",
+            TextEndpoint(service, parse_chat, "chatcmpl-"),
+            methods=["POST"],
+        ),
+        Route(
+            "/v1/completions", TextEndpoint(service, parse_completion, "cmpl-"), methods=["POST"]
+        ),
+    ]
+
+
+class _PublicRoutes:
+    """Models for any key; health and joining for anyone."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        dispatcher: Dispatcher,
+        authenticator: Authenticator,
+        started_unix_s: int,
+    ) -> None:
+        self._config = config
+        self._dispatcher = dispatcher
+        self._authenticator = authenticator
+        self._started_unix_s = started_unix_s
+
+    def routes(self, join: dict[str, object]) -> list[Route]:
+        """The paths; `join` is what a device asks for before it enrols."""
+
+        async def join_handler(_request: Request) -> Response:
+            return json_response(join)
+
+        async def healthz(_request: Request) -> Response:
+            return json_response({"status": "ok"})
+
+        return [
+            Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._model),
+            Route("/healthz", healthz),
+            Route("/readyz", self._readyz),
+            Route("/shoal/v1/join", join_handler),
+        ]
+
+    async def _models(self, request: Request) -> Response:
+        try:
+            await self._authenticator.caller(request.headers)
+        except ShoalError as error:
+            return error_response(error)
+        models = list_models(self._dispatcher, self._started_unix_s)
+        return json_response({"object": "list", "data": models})
+
+    async def _model(self, request: Request) -> Response:
+        try:
+            await self._authenticator.caller(request.headers)
+            name = request.path_params["name"]
+            return json_response(find_model(self._dispatcher, name, self._started_unix_s))
+        except ShoalError as error:
+            return error_response(error)
+
+    async def _readyz(self, _request: Request) -> Response:
+        connected = self._dispatcher.edge.connected
+        ready_devices = sum(s.ready_devices for s in self._dispatcher.edge.summaries())
+        body = {"ready": connected, "hub_connected": connected, "ready_devices": ready_devices}
+        return json_response(body, 200 if connected else 503)
+
+
+def _application(routes: list[Route]) -> Starlette:
+    return Starlette(
+        routes=routes,
+        exception_handlers={HTTPException: _http_exception, Exception: _crash},
+    )
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    """Unknown paths and wrong methods, in OpenAI's error shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    known = {404: "not_found", 405: "method_not_allowed"}
+    body = {
+        "message": f"{request.method} {request.url.path[:200]!a}: see the API's documentation.",
+        "type": "invalid_request_error",
+        "param": None,
+        "code": known.get(status, "http_error"),
+    }
+    return json_response({"error": body}, status)
+
+
+async def _crash(request: Request, error: Exception) -> Response:
+    _log.error("handler_crashed", path=request.url.path, exc_info=error)
+    return error_response(ShoalError(Reason.INTERNAL, "The gateway failed on this request."))
+
+
+def _lifespan(gateway: Gateway) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        gateway.start()
+        try:
+            yield
+        finally:
+            await gateway.stop()
+
+    return lifespan

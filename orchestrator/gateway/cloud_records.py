@@ -1,0 +1,98 @@
+"""Decision records of requests that the cloud served: kept as those of the hub are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
+from orchestrator.fleet.registry_redis import StateError
+from orchestrator.fleet.view import DeviceId
+from orchestrator.routing.decision import Decision
+from orchestrator.routing.record import Actual, Attempt, DecisionRecord
+from shoal.errors import ShoalError
+from shoal.openai.outcome import Outcome
+
+_log = structlog.get_logger(__name__)
+
+
+class CloudRecords:
+    """Writes a record after the response's end; the client never waits for it."""
+
+    def __init__(
+        self,
+        store: DecisionStore,
+        unix_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._store = store
+        self._unix_ms = unix_ms
+        self._writes: set[asyncio.Task[None]] = set()
+
+    def keep(
+        self, outcome: Outcome, who: tuple[str, str], reason: str, failure: ShoalError | None
+    ) -> None:
+        """Record one cloud sequence; `who` is tenant and model, `reason` why the cloud."""
+        tenant, model = who
+        now_unix_ms = self._unix_ms()
+        record = _record(outcome, model, reason, now_unix_ms)
+        ended = "finished" if outcome.finished else failure.reason.value if failure else "cancelled"
+        if failure is not None:
+            record = record.with_failed_attempt(failure.message)
+        record = DecisionRecord(
+            record.decision, tenant, record.attempts, _actual(outcome), ended, now_unix_ms
+        )
+        _log.info(
+            "request_finished",
+            request_id=outcome.request_id,
+            tier="cloud",
+            model=model,
+            outcome=ended,
+        )
+        task = asyncio.create_task(self._write(record))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _write(self, record: DecisionRecord) -> None:
+        device_id = record.attempts[-1].device_id if record.attempts else ""
+        decision = record.decision
+        stored = StoredDecision(decision.request_id, device_id, decision.model, record.to_json())
+        try:
+            await self._store.append([stored])
+        except StateError as error:
+            _log.warning("decision_record_lost", request_id=decision.request_id, cause=repr(error))
+
+
+def _record(outcome: Outcome, model: str, reason: str, now_unix_ms: int) -> DecisionRecord:
+    decision = Decision(
+        request_id=outcome.request_id,
+        model=model,
+        tier="cloud",
+        class_order=(),
+        ranked=(),
+        candidates=(),
+        reason=reason,
+        failure=None,
+        decided_unix_ms=now_unix_ms,
+    )
+    record = DecisionRecord(decision)
+    placed = outcome.placed
+    if placed is None:
+        return record
+    return record.with_attempt(Attempt(DeviceId(placed.device_id), placed.device_name, now_unix_ms))
+
+
+def _actual(outcome: Outcome) -> Actual | None:
+    finished = outcome.finished
+    if finished is None:
+        return None
+    return Actual(
+        prompt_tokens=finished.usage.prompt_tokens,
+        completion_tokens=finished.usage.completion_tokens,
+        cached_tokens=finished.usage.cached_tokens,
+        queue_ms=finished.timings.queue_ms,
+        ttft_ms=finished.timings.ttft_ms,
+        tpot_ms=finished.timings.tpot_ms,
+    )

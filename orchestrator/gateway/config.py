@@ -1,0 +1,32 @@
+"""What a gateway replica is told when it is placed; travels pickled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.dispatch.config import CloudEndpoint
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayConfig:
+    """Addresses, credentials and limits of one gateway.
+
+    Files are read on the replica's node.
+    """
+
+    gateway_url: str
+    state_url: str
+    hub_addresses: tuple[str, ...]
+    enrol_address: str
+    ca_cert: Path
+    tls_key: Path
+    tls_cert: Path
+    # 32 random bytes: tenants' block hash salts are derived from it.
+    salt_key: Path
+    cloud: tuple[CloudEndpoint, ...] = ()
+    # Beyond it a request is refused with 429: a client that retries beats a queue that
+    # nobody sees. The hub's devices queue too, and refuse on their own account.
+    max_in_flight: int = 512
+    # A request that is not answered in this time fails with 504.
+    request_timeout_s: float = 600.0

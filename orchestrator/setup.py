@@ -1,0 +1,65 @@
+"""What a fleet must have before its processes start: authority, certificates, API keys."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from redis.asyncio import Redis
+
+from orchestrator.identity.api_keys import Role, new_key
+from orchestrator.identity.authority import Authority
+from orchestrator.identity.key_files import create_private, read_private, write_private
+from orchestrator.identity.key_store_redis import KeyStore
+from shoal.home import Home
+from shoal.wire import HUB_TLS_NAME
+
+HUB_ID = "hub-1"
+GATEWAY_ID = "gateway-1"
+_SALT_KEY_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSecrets:
+    """Where the fleet's credentials lie."""
+
+    ca_cert: Path
+    salt_key: Path
+
+
+def prepare_identity(home: Home) -> FleetSecrets:
+    """Make or load the authority, issue fresh service certificates, make the salt key.
+
+    Raises KeyFileError when a secret is open to others.
+    """
+    authority = Authority.load_or_create(home.ca_dir)
+    services = (
+        (home.hub_dir, f"hub:{HUB_ID}", (HUB_TLS_NAME,)),
+        (home.gateway_dir, f"gateway:{GATEWAY_ID}", ()),
+    )
+    for folder, common_name, dns_names in services:
+        key_pem, cert_pem = authority.issue_service(common_name, dns_names)
+        write_private(folder / "tls.key", key_pem.encode())
+        write_private(folder / "tls.crt", cert_pem.encode())
+    salt_key = home.path / "keys" / "salt.key"
+    create_private(salt_key, secrets.token_bytes(_SALT_KEY_BYTES))
+    return FleetSecrets(home.ca_dir / "ca.crt", salt_key)
+
+
+async def prepare_keys(home: Home, state_url: str) -> None:
+    """Make the local API keys at first use, and tell Redis of them at each start.
+
+    Redis may be new or empty while the key files are not.
+    """
+    client = Redis.from_url(state_url, decode_responses=True)
+    try:
+        store = KeyStore(client)
+        for path, name, role in (
+            (home.admin_key_file, "local-admin", Role.ADMIN),
+            (home.default_key_file, "local-default", Role.USER),
+        ):
+            create_private(path, new_key().encode())
+            await store.put(read_private(path).decode().strip(), "default", name, role)
+    finally:
+        await client.aclose()
