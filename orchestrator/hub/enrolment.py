@@ -14,6 +14,7 @@ import grpc
 import structlog
 
 from orchestrator.fleet.registry import DeviceEntry, NameTaken, Registry
+from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId
 from orchestrator.hub.roles import Role, require_role
 from orchestrator.identity.authority import Authority, IssuedCertificate
@@ -67,6 +68,8 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
         except ShoalError as error:
             log.info("enrolment_denied", why=error.param or error.reason.value)
             await context.abort(error.grpc_code, error.message)
+        except StateError as error:
+            await _abort_without_state(context, error)
         log.info("device_enrolled", device_id=device_id, name=request.name, serial=issued.serial)
         return self._reply(device_id, issued)
 
@@ -80,6 +83,8 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
         except ShoalError as error:
             log.info("renewal_denied", device_id=device_id, why=error.reason.value)
             await context.abort(error.grpc_code, error.message)
+        except StateError as error:
+            await _abort_without_state(context, error)
         log.info("certificate_renewed", device_id=device_id, serial=issued.serial)
         return self._reply(device_id, issued)
 
@@ -136,3 +141,11 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
             ca_pem=self._authority.ca_pem,
             hub_addresses=self._hub_addresses(),
         )
+
+
+async def _abort_without_state(context: grpc.aio.ServicerContext, error: StateError) -> None:
+    """End the call as one to try again: whether it may succeed cannot be known now."""
+    log.warning("state_unreachable", error=str(error))
+    await context.abort(
+        grpc.StatusCode.UNAVAILABLE, "the fleet's state store is unreachable; try again soon"
+    )

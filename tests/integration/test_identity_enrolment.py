@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 import pytest
+import structlog
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -90,8 +92,14 @@ def redis_url() -> Iterator[str]:
 
 @pytest.fixture
 async def fleet(redis_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
+    async with serving(redis_url, tmp_path) as fleet:
+        await fleet.client.flushall()
+        yield fleet
+
+
+@asynccontextmanager
+async def serving(redis_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
     client = Redis.from_url(redis_url, decode_responses=True)
-    await client.flushall()
     authority = Authority.load_or_create(tmp_path / "ca")
     tokens = TokenStore(client, authority.ca_sha256)
     registry = RedisRegistry(client)
@@ -265,3 +273,23 @@ async def test_device_refuses_a_hub_of_another_authority_before_it_sends_anythin
         error = await refused(rpc.EnrolmentStub(channel).Enrol(message, timeout=TIMEOUT_S))
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     await fleet.tokens.check(token)
+
+
+async def test_without_the_state_store_nobody_joins_and_the_agent_is_told_to_retry(tmp_path):
+    async with serving(f"unix://{tmp_path}/none.sock", tmp_path) as fleet:
+        token = JoinToken.new(fleet.authority.ca_sha256).text
+        key = new_key()
+        certificate_pem = fleet.authority.issue_device(csr(key), "d1").pem
+        for call in (fleet.enrol(token, "pi"), fleet.renew(key, certificate_pem)):
+            error = await refused(call)
+            assert error.code() is grpc.StatusCode.UNAVAILABLE
+            assert "state store" in error.details()
+
+
+async def test_no_secret_is_logged(fleet):
+    with structlog.testing.capture_logs() as logs:
+        token = await fleet.tokens.create(60)
+        await fleet.enrol(token, "pi")
+        await refused(fleet.enrol(token, "pi-2"))
+    assert [line["event"] for line in logs] == ["device_enrolled", "enrolment_denied"]
+    assert JoinToken.parse(token).secret not in str(logs)
