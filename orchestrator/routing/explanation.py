@@ -39,17 +39,24 @@ def explained(request: RouteRequest, best_first: Sequence[Contender]) -> list[Ca
     ]
 
 
-def sentence(request: RouteRequest, best_first: Sequence[Contender], num_parameters: int) -> str:
-    """Why the first contender was chosen."""
+def sentence(
+    request: RouteRequest,
+    best_first: Sequence[Contender],
+    others: Sequence[Candidate],
+    num_parameters: int,
+) -> str:
+    """Why the first contender was chosen; `others` could not take the request."""
     best = best_first[0]
     order = class_order(num_parameters, request.slo.tpot_ms)
     chosen_class = best.device.device_class
     branch = branch_text(num_parameters, request.slo.tpot_ms)
-    if chosen_class == order[0]:
+    if request.device or request.device_class:
+        why = f"the request asks for {request.device or request.device_class}"
+    elif chosen_class == order[0]:
         why = f"{branch}: {chosen_class} preferred"
     else:
-        why = f"{branch}: {order[0]} preferred, {_why_not_preferred(best_first, order[0])}"
-        why += f", so {chosen_class}"
+        why_not = _why_not_preferred(best_first, others, order[0])
+        why = f"{branch}: {order[0]} preferred, but {why_not}, so {chosen_class}"
     prediction = best.prediction
     text = (
         f"{best.device.name}: {why}; predicted TTFT {prediction.ttft_ms:.0f} ms,"
@@ -60,10 +67,19 @@ def sentence(request: RouteRequest, best_first: Sequence[Contender], num_paramet
     return text
 
 
-def _why_not_preferred(best_first: Sequence[Contender], preferred: str) -> str:
+def _why_not_preferred(
+    best_first: Sequence[Contender], others: Sequence[Candidate], preferred: str
+) -> str:
     of_class = [c for c in best_first if c.device.device_class == preferred]
     if not of_class:
-        return "none can take it"
+        kinds = {
+            c.rejection.kind
+            for c in others
+            if c.device_class == preferred and c.rejection is not None
+        }
+        if not kinds - {RejectionKind.MODEL_ABSENT}:
+            return "none serves the model"
+        return "all are full" if RejectionKind.FULL in kinds else "none is available"
     if best_first[0].meets_slo and not any(c.meets_slo for c in of_class):
         return "it would miss the stated SLO"
     return "all its slots are taken"

@@ -178,7 +178,7 @@ class Router:
         candidates = (*explained(request, best_first), *considered.ruled_out)[:MAX_LISTED]
         failure = None
         if best_first:
-            reason = sentence(request, best_first, num_parameters)
+            reason = sentence(request, best_first, considered.ruled_out, num_parameters)
         else:
             failure = failure_of(request, considered.devices, considered.ruled_out, self._estimator)
             reason = failure.message

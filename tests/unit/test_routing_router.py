@@ -114,6 +114,20 @@ def test_class_with_all_slots_taken_yields_to_the_next():
     assert "all its slots are taken, so x86_cpu" in decision.reason
 
 
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"models": {}}, "but none serves the model, so x86_cpu"),
+        ({"in_flight": {MODEL: 20}}, "but all are full, so x86_cpu"),
+        ({"state": DeviceState.DOWN}, "but none is available, so x86_cpu"),
+    ],
+)
+def test_reason_says_why_the_preferred_class_was_passed_over(changes, why):
+    decision = route(fleet(device("arm", "arm_cpu", **changes), device("x86")))
+    assert chosen(decision) == "x86"
+    assert why in decision.reason
+
+
 def test_preferred_class_queues_when_every_class_is_busy():
     arm = device("arm", "arm_cpu", in_flight={MODEL: 4})
     decision = route(fleet(arm, device("x86", in_flight={MODEL: 4})))
@@ -197,6 +211,7 @@ def test_device_hint_takes_a_name_or_an_id(hint):
 def test_class_hint_leaves_only_that_class():
     decision = route(fleet(*ALL_CLASSES), device_class="npu")
     assert decision.ranked == ("id-npu",)
+    assert "the request asks for npu" in decision.reason
     assert set(kinds(decision).values()) == {RejectionKind.CLASS_HINT}
 
 
