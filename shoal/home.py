@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,12 +131,18 @@ def api_key_from_environment() -> str | None:
     return os.environ.get("SHOAL_API_KEY") or None
 
 
-def child_environment(home: Home, fleet_id: str) -> dict[str, str]:
-    """This process's environment, marked with the fleet, for a process that we start."""
+def environment_with(variables: Mapping[str, str]) -> dict[str, str]:
+    """This process's environment and `variables`; the API key is not handed on."""
     environment = dict(os.environ)
     environment.pop("SHOAL_API_KEY", None)
-    return environment | {
+    return environment | dict(variables)
+
+
+def child_environment(home: Home, fleet_id: str) -> dict[str, str]:
+    """This process's environment, marked with the fleet, for a process that we start."""
+    marks = {
         FLEET_VARIABLE: fleet_id,
         "SHOAL_HOME": str(home.path),
         "PYTHONUNBUFFERED": "1",
     }
+    return environment_with(marks)

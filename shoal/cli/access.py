@@ -11,7 +11,7 @@ import typer
 
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, notes, print_json
-from shoal.home import default_home
+from shoal.home import default_home, environment_with
 
 keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 token_app = typer.Typer(help="Join tokens for devices.", no_args_is_help=True)
@@ -70,9 +70,10 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     command += ["--join", join, "--name", device]
     for each in model or ["smollm2-135m-instruct"]:
         command += ["--model", str(Path(each).absolute()) if Path(each).is_file() else each]
-    optional = {"--token": token, "--class": device_class, "--slots": slots, "--context": context}
+    optional = {"--class": device_class, "--slots": slots, "--context": context}
     for flag, value in optional.items():
         if value is not None:
             command += [flag, str(value)]
     # The agent replaces this process: a device need not carry the command line's weight.
-    os.execv(sys.executable, command)  # noqa: S606 - no shell is wanted
+    environment = environment_with({"SHOAL_TOKEN": token} if token else {})
+    os.execve(sys.executable, command, environment)  # noqa: S606 - no shell is wanted

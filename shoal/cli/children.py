@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ class Launch:
     part: str  # redis | orchestrator | agent
     command: tuple[str, ...]
     grace_s: float  # Between SIGTERM and SIGKILL.
+    # For secrets: a command line can be read by every user of the machine.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class RunningChild:
@@ -144,7 +146,7 @@ async def start_child(home: Home, fleet_id: str, launch: Launch) -> RunningChild
             stdin=asyncio.subprocess.DEVNULL,
             stdout=stages,
             stderr=log,
-            env=child_environment(home, fleet_id),
+            env=child_environment(home, fleet_id) | dict(launch.environment),
             # Ctrl-C at the terminal is for the supervisor, which then stops us in order.
             start_new_session=True,
         )

@@ -45,7 +45,7 @@ class LocalAgents:
             body = {"ttl_s": JOIN_TOKEN_TTL_S}
             reply = await asyncio.to_thread(self._client.post, "/shoal/v1/tokens", body)
             token = reply["token"]
-        options = AgentOptions(name, self._gateway_url, self._options.models, token)
+        options = AgentOptions(name, self._gateway_url, token, self._options)
         return agent_launch(self._home, options)
 
     async def wait_until_ready(self, say: Callable[..., None]) -> None:

@@ -26,6 +26,8 @@ class UpOptions:
     num_agents: int
     models: tuple[str, ...] = ()
     cloud_config: str = ""
+    slots: int | None = None
+    context_tokens: int | None = None
 
     def to_json(self) -> str:
         """For the supervisor's command line."""
@@ -70,8 +72,8 @@ class AgentOptions:
 
     name: str
     gateway_url: str
-    models: tuple[str, ...]
     token: str | None
+    fleet: UpOptions
 
 
 def agent_launch(home: Home, options: AgentOptions) -> Launch:
@@ -80,8 +82,11 @@ def agent_launch(home: Home, options: AgentOptions) -> Launch:
         *(sys.executable, "-m", "agent.app", "--home", str(home.agent_dir(options.name))),
         *("--name", options.name, "--join", options.gateway_url),
     ]
-    for model in options.models:
+    for model in options.fleet.models:
         command += ["--model", model]
-    if options.token:
-        command += ["--token", options.token]
-    return Launch(options.name, "agent", tuple(command), grace_s=10)
+    if options.fleet.slots:
+        command += ["--slots", str(options.fleet.slots)]
+    if options.fleet.context_tokens:
+        command += ["--context", str(options.fleet.context_tokens)]
+    secret = {"SHOAL_TOKEN": options.token} if options.token else {}
+    return Launch(options.name, "agent", tuple(command), grace_s=10, environment=secret)

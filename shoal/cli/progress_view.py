@@ -16,7 +16,6 @@ _WORDS = {
     "orchestrator_ray_ready": "Ray",
     "orchestrator_hub_ready": "hub",
     "orchestrator_gateway_ready": "gateway",
-    "orchestrator_ready": "gateway",
     "agent_enrolled": "enrolled with a join token",
     "agent_engine_ready": "engine loaded and measured",
     "agent_connected": "connected",

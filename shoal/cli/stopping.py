@@ -45,7 +45,9 @@ def stop_fleet(home: Home, say: Callable[[str], None]) -> StopReport:
     survivors = _end_in_order(record, list(orphans))
     if not survivors:
         record_file(home).unlink(missing_ok=True)
-        shutil.rmtree(home.sockets_dir, ignore_errors=True)
+        # Local agents keep their sockets under the name of their own state directory.
+        for each in (home, *(Home(path) for path in home.path.glob("agents/*"))):
+            shutil.rmtree(each.sockets_dir, ignore_errors=True)
     return StopReport(
         was_running=bool(supervisor or orphans),
         num_orphans=len(orphans),

@@ -14,7 +14,7 @@ import typer
 
 from shoal.cli.commands import reported
 from shoal.cli.exit_codes import CliError, ExitCode
-from shoal.cli.fleet_file import FleetRecord, read_record
+from shoal.cli.fleet_file import FleetRecord, FleetState, read_record
 from shoal.cli.fleet_lock import FleetLock
 from shoal.cli.launches import UpOptions
 from shoal.cli.output import JsonFlag, answer, print_json
@@ -44,6 +44,8 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     cloud_config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Cloud backends.")
     ] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="Sequences at once, a model.")] = None,
+    context: Annotated[int | None, typer.Option(min=256, help="Tokens, a sequence.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Bring a fleet up on this machine: Redis, orchestrator and agents."""
@@ -53,6 +55,8 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         num_agents=1 if agents is None else agents,
         models=models or (DEFAULT_MODEL,),
         cloud_config=str(cloud_config.absolute()) if cloud_config else "",
+        slots=slots,
+        context_tokens=context,
     )
     home = default_home()
     home.make_private_dirs()
@@ -66,7 +70,9 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         _clear_leftovers(home, view)
         _require_free_port(options.port)
         _start_supervisor(home, options)
-    url = _wait_until_up(home, view)
+    record = read_record(home) if already else None
+    running = record and record.state is FleetState.RUNNING
+    url = record.gateway_url if record and running else _wait_until_up(home, view)
     _say_up(home, url, already=already, as_json=as_json)
     if not detach and not already:
         _stay(home, view)
