@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,8 +64,9 @@ class DiskTier:
             temporary.write_bytes(sealed)
             temporary.replace(path)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             log.warning("kv_disk_write_failed", errno=error.errno)
+            with suppress(OSError):  # a part that stays is deleted by the next scan
+                temporary.unlink()
             return False
         return True
 
