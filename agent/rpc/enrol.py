@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,7 +179,7 @@ def _enrolment_failure(error: grpc.aio.AioRpcError, address: str) -> AgentError:
     code, details = error.code(), error.details() or ""
     words = details.lower()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
-        if "certificate_verify_failed" in words or "certificate verify failed" in words:
+        if "ssl_error_ssl" in words or "certificate_verify_failed" in words:
             return AgentError(
                 ExitCode.IMPOSTOR_CA,
                 f"the server at {address} has no certificate of the fleet's authority; "
@@ -189,7 +190,7 @@ def _enrolment_failure(error: grpc.aio.AioRpcError, address: str) -> AgentError:
         return AgentError(ExitCode.NAME_TAKEN, details)
     if "expired" in words:
         return AgentError(ExitCode.TOKEN_EXPIRED, details)
-    if "used" in words:
+    if re.search(r"\bused\b", words):
         return AgentError(ExitCode.TOKEN_USED, details)
     if code in (
         grpc.StatusCode.UNAUTHENTICATED,
