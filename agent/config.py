@@ -1,0 +1,38 @@
+"""Settings of the processes of a device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# Prefill is always cut at multiples of this many tokens from the start of a
+# sequence; it is also the number of tokens of a KV block.
+BLOCK_TOKENS = 128
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """What one engine process is told at its start; see `agent.llama.serve --help`."""
+
+    model_path: Path
+    model_name: str
+    socket_path: Path
+    # 8 sequences reach about twice the decode speed of one on 2 cores; more bring
+    # little there and cost KV memory.
+    slots: int = 8
+    # None: the model's own, or what fits into `memory_share` of the available memory.
+    context_tokens: int | None = None
+    # None: one per CPU that this process may run on.
+    threads: int | None = None
+    memory_share: float = 0.25
+    # More concurrent requests than this: throughput mode (DOMAIN.md's figure).
+    batch_threshold: int = 4
+    # Prefill chunks between two decode steps in throughput mode.
+    throughput_chunks: int = 4
+    max_waiting: int = 64
+    # A model that loads for longer counts as broken.
+    load_limit_s: float = 600.0
+    # Sequences whose batched output would differ from a single run are decoded alone.
+    require_batch_invariance: bool = True
+    measure: bool = True
+    log_level: str = "info"

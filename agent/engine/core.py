@@ -1,0 +1,251 @@
+"""The step loop's body: requests in, one computation a step, updates out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.engine.meter import SpeedMeter
+from agent.engine.output import FinishReason, Load, SampledToken, Update
+from agent.engine.request import GenerationRequest, RequestKey
+from agent.engine.runner import DecodeItem, Runner
+from agent.engine.scheduler import DecodeStep, PrefillChunk, Scheduler
+from agent.engine.sequence import Phase, Sequence
+from shoal.errors import Reason, ShoalError, invalid
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Sources of time, in seconds: one that never jumps, and Unix time for deadlines."""
+
+    monotonic: Callable[[], float]
+    unix: Callable[[], float]
+
+
+class PrefixStore(Protocol):
+    """Where finished sequences' KV goes and where prefixes come back from."""
+
+    def restore(self, sequence: Sequence, runner: Runner) -> None:
+        """Put a known prefix into the sequence's slot and set its `num_computed`,
+
+        `num_cached`, `cached_by_tier` and `kv_decision`. The restored tokens are a
+        multiple of 128 and leave at least one prompt token to compute.
+        """
+
+    def keep(self, sequence: Sequence, runner: Runner) -> None:
+        """Take what is worth keeping from a slot that is about to be emptied."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Cumulative figures, named as the metrics are."""
+
+
+class EngineCore:
+    """Owns the sequences; every method is called by the runner's one thread."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        clocks: Clocks,
+        prefixes: PrefixStore | None = None,
+    ) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._clocks = clocks
+        self._prefixes = prefixes
+        self._updates: list[Update] = []
+        self._counters: Counter[str] = Counter()
+        self._prefill_meter = SpeedMeter()
+        self._decode_meter = SpeedMeter()
+        # Mean time a request holds a slot, for Retry-After; starts with a guess.
+        self._service_s = 2.0
+        self._next_deadline_check_s = 0.0
+
+    @property
+    def has_work(self) -> bool:
+        """True while a request has not ended."""
+        return bool(self._scheduler.running) or self._scheduler.num_waiting > 0
+
+    def take_updates(self) -> list[Update]:
+        """The updates since the last call, in order; the caller owns them."""
+        updates, self._updates = self._updates, []
+        return updates
+
+    def submit(self, request: GenerationRequest) -> None:
+        """Queue a request, or report its refusal as a failed update."""
+        try:
+            if self._scheduler.find(request.key) is not None:
+                raise invalid("request_id", "request_id: a request with this id is running")
+            sequence = Sequence(request)
+            position = self._scheduler.enqueue(sequence, self._retry_after_ms())
+        except ShoalError as error:
+            self._counters[f"requests_refused_{error.reason.name.lower()}"] += 1
+            self._updates.append(Update(request.key, failed=error))
+            return
+        self._counters["requests_admitted"] += 1
+        self._updates.append(
+            Update(request.key, prompt_tokens=sequence.num_prompt, queue_position=position)
+        )
+
+    def cancel(self, key: RequestKey) -> None:
+        """Drop a request in whatever phase; unknown ones are ignored, no update follows."""
+        sequence = self._scheduler.find(key)
+        if sequence is not None:
+            self._counters["requests_cancelled"] += 1
+            self._end(sequence)
+
+    def cancel_session(self, session_id: int) -> None:
+        """Drop all requests of a session."""
+        for key in self._scheduler.keys_of_session(session_id):
+            self.cancel(key)
+
+    def fail_all(self, error: ShoalError) -> None:
+        """Report the failure for every request and drop it; the runner is not touched."""
+        for sequence in (*self._scheduler.running, *self._scheduler.waiting):
+            self._updates.append(Update(sequence.request.key, failed=error))
+            self._scheduler.remove(sequence)
+
+    def step(self) -> None:
+        """Start what has a slot, compute one chunk or one decode, and collect its tokens.
+
+        Raises RunnerError when the computation failed; the context is lost then.
+        """
+        self._expire()
+        for sequence in self._scheduler.take_startable():
+            self._start(sequence)
+        step = self._scheduler.next_step()
+        if isinstance(step, PrefillChunk):
+            self._prefill(step)
+        elif isinstance(step, DecodeStep):
+            self._decode(step)
+
+    def load(self) -> Load:
+        """How busy the engine is now."""
+        now_s = self._clocks.monotonic()
+        running, waiting = self._scheduler.running, self._scheduler.waiting
+        counters: dict[str, float] = dict(self._counters)
+        if self._prefixes is not None:
+            counters.update(self._prefixes.counters())
+        return Load(
+            running=len(running),
+            waiting=len(waiting),
+            waiting_prefill_tokens=sum(s.remaining_prefill for s in (*running, *waiting)),
+            slots=self._runner.slots,
+            kv_used_tokens=sum(s.num_computed for s in running),
+            kv_capacity_tokens=self._runner.slots * self._runner.context_tokens,
+            prefill_tokens_per_s=self._prefill_meter.rate(now_s),
+            decode_tokens_per_s=self._decode_meter.rate(now_s),
+            counters=counters,
+        )
+
+    def _start(self, sequence: Sequence) -> None:
+        if sequence.slot is None:
+            raise AssertionError("a started sequence holds a slot")
+        sequence.started_s = self._clocks.monotonic()
+        self._runner.start(sequence.slot, sequence.request.sampling, sequence.request.prompt)
+        if self._prefixes is not None:
+            self._prefixes.restore(sequence, self._runner)
+            self._counters["prompt_tokens_cached"] += sequence.num_cached
+
+    def _prefill(self, chunk: PrefillChunk) -> None:
+        sequence = chunk.sequence
+        began_s = self._clocks.monotonic()
+        sampled = self._runner.prefill(
+            _slot(sequence),
+            sequence.request.prompt[chunk.start : chunk.end],
+            chunk.start,
+            want_token=chunk.is_last,
+        )
+        now_s = self._clocks.monotonic()
+        num_tokens = chunk.end - chunk.start
+        sequence.num_computed = chunk.end
+        self._prefill_meter.add(num_tokens, began_s, now_s)
+        self._counters["prompt_tokens_computed"] += num_tokens
+        if sampled is not None:
+            sequence.phase = Phase.DECODE
+            self._take(sequence, sampled, now_s)
+
+    def _decode(self, step: DecodeStep) -> None:
+        began_s = self._clocks.monotonic()
+        sampled = self._runner.decode(
+            [DecodeItem(_slot(s), s.num_computed, s.last_token) for s in step.sequences]
+        )
+        now_s = self._clocks.monotonic()
+        self._decode_meter.add(len(sampled), began_s, now_s)
+        self._counters["decode_steps"] += 1
+        for sequence, token in zip(step.sequences, sampled, strict=True):
+            sequence.num_computed += 1
+            sequence.decode_steps += 1
+            sequence.batch_sum += len(sampled)
+            self._take(sequence, token, now_s)
+
+    def _take(self, sequence: Sequence, sampled: SampledToken, now_s: float) -> None:
+        request = sequence.request
+        if self._runner.is_end(sampled.token) and not request.ignore_eos:
+            text, tokens = sequence.detokenizer.finish()
+            self._finish(sequence, FinishReason.STOP, text, tokens)
+            return
+        sequence.count_token(sampled, now_s)
+        self._counters["completion_tokens"] += 1
+        text, tokens = sequence.detokenizer.feed(sampled, self._runner.piece(sampled.token))
+        if sequence.detokenizer.stopped:
+            self._finish(sequence, FinishReason.STOP, text, tokens)
+        elif len(sequence.generated) >= request.max_tokens:
+            tail, last_tokens = sequence.detokenizer.finish()
+            self._finish(sequence, FinishReason.LENGTH, text + tail, tokens + last_tokens)
+        elif text or tokens:
+            self._updates.append(Update(request.key, text=text, tokens=tokens))
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        text: str,
+        tokens: tuple[SampledToken, ...],
+    ) -> None:
+        if sequence.detokenizer.stopped:
+            reason = FinishReason.STOP
+        now_s = self._clocks.monotonic()
+        finished = sequence.finished(reason, now_s)
+        self._updates.append(
+            Update(sequence.request.key, text=text, tokens=tokens, finished=finished)
+        )
+        self._counters["requests_finished"] += 1
+        if sequence.started_s is not None:
+            self._service_s += 0.2 * (now_s - sequence.started_s - self._service_s)
+        self._end(sequence)
+
+    def _end(self, sequence: Sequence) -> None:
+        slot = sequence.slot
+        if slot is not None:
+            if self._prefixes is not None:
+                self._prefixes.keep(sequence, self._runner)
+            self._runner.clear(slot)
+        self._scheduler.remove(sequence)
+
+    def _expire(self) -> None:
+        now_unix_s = self._clocks.unix()
+        if now_unix_s < self._next_deadline_check_s:
+            return
+        self._next_deadline_check_s = now_unix_s + 0.1
+        for sequence in (*self._scheduler.running, *self._scheduler.waiting):
+            deadline = sequence.request.deadline_unix_s
+            if deadline is not None and now_unix_s > deadline:
+                error = ShoalError(
+                    Reason.DEADLINE_EXCEEDED, "the request's deadline passed before it was done"
+                )
+                self._updates.append(Update(sequence.request.key, failed=error))
+                self._counters["requests_expired"] += 1
+                self._end(sequence)
+
+    def _retry_after_ms(self) -> int:
+        rounds = 1 + self._scheduler.num_waiting / max(1, self._runner.slots)
+        return max(500, round(self._service_s * rounds * 1e3))
+
+
+def _slot(sequence: Sequence) -> int:
+    if sequence.slot is None:
+        raise AssertionError("a running sequence holds a slot")
+    return sequence.slot

@@ -1,0 +1,91 @@
+"""What an engine step produces, as values: tokens, ends, failures, load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from agent.engine.request import RequestKey
+from shoal.errors import ShoalError
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """Natural logarithm of a token's probability before temperature, and the likeliest."""
+
+    logprob: float
+    # (token, logprob), likeliest first.
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A token that the runner chose."""
+
+    token: int
+    logprob: Logprob | None = None
+
+
+class FinishReason(StrEnum):
+    """Why a generation ended in good order."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Durations of one request at this engine, in ms; `mean_batch` in sequences."""
+
+    queue_ms: float
+    prefill_ms: float
+    ttft_ms: float
+    tpot_ms: float
+    total_ms: float
+    mean_batch: int
+    kv_decision: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The end of a request, with its usage."""
+
+    reason: FinishReason
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens_by_tier: Mapping[str, int]
+    timings: Timings
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """News of one request; several parts may be present at once."""
+
+    key: RequestKey
+    prompt_tokens: int | None = None  # with queue_position: the request was admitted
+    queue_position: int = 0
+    text: str = ""
+    tokens: tuple[SampledToken, ...] = ()
+    finished: Finished | None = None
+    failed: ShoalError | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        """True for the last update of its request."""
+        return self.finished is not None or self.failed is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine is; speeds over the last seconds, 0 when idle."""
+
+    running: int
+    waiting: int
+    waiting_prefill_tokens: int
+    slots: int
+    kv_used_tokens: int
+    kv_capacity_tokens: int
+    prefill_tokens_per_s: float
+    decode_tokens_per_s: float
+    counters: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,149 @@
+"""Which sequence gets a slot, and what the next step computes. Pure; never logs."""
+
+from __future__ import annotations
+
+import bisect
+from dataclasses import dataclass
+
+from agent.config import BLOCK_TOKENS
+from agent.engine.policy import BatchingPolicy
+from agent.engine.request import RequestKey
+from agent.engine.sequence import Phase, Sequence
+from shoal.errors import Reason, ShoalError
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Prompt tokens [start, end) of one sequence: one llama.cpp call of its own.
+
+    `end` is the next multiple of 128 or the end of the prompt, never anything
+    else: the cut decides the bytes, and so the output.
+    """
+
+    sequence: Sequence
+    start: int
+    end: int
+
+    @property
+    def is_last(self) -> bool:
+        """True when the first token can be sampled after it."""
+        return self.end == self.sequence.num_prompt
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStep:
+    """One token of each running sequence, in one llama.cpp call."""
+
+    sequences: tuple[Sequence, ...]
+
+
+class Scheduler:
+    """Queue, slots and the choice of the next step; mutable, single-threaded."""
+
+    def __init__(self, slots: int, max_waiting: int, policy: BatchingPolicy) -> None:
+        self._policy = policy
+        self._slots = slots
+        self._max_waiting = max_waiting
+        self._free_slots = list(range(slots - 1, -1, -1))
+        self._sequences: dict[RequestKey, Sequence] = {}
+        # ((-priority, arrival number), sequence), next to run first.
+        self._waiting: list[tuple[tuple[int, int], Sequence]] = []
+        self._running: list[Sequence] = []  # in the order in which they got a slot
+        self._arrivals = 0
+        self._chunks_since_decode = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences without a slot."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> tuple[Sequence, ...]:
+        """Sequences that hold a slot."""
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> tuple[Sequence, ...]:
+        """Sequences in the queue, the next to run first."""
+        return tuple(sequence for _, sequence in self._waiting)
+
+    def find(self, key: RequestKey) -> Sequence | None:
+        """The sequence of a request that has not ended."""
+        return self._sequences.get(key)
+
+    def keys_of_session(self, session_id: int) -> tuple[RequestKey, ...]:
+        """Requests of one session that have not ended."""
+        return tuple(key for key in self._sequences if key.session_id == session_id)
+
+    def enqueue(self, sequence: Sequence, retry_after_ms: int) -> int:
+        """Queue the sequence; its place in the queue, 0 when a slot is free for it.
+
+        Raises OVERLOADED with `retry_after_ms` when the queue is full.
+        """
+        if len(self._waiting) >= self._max_waiting + len(self._free_slots):
+            raise ShoalError(
+                Reason.OVERLOADED,
+                f"the engine's queue is full ({self._max_waiting} requests wait); try again later",
+                retry_after_ms=retry_after_ms,
+            )
+        self._arrivals += 1
+        entry = ((-sequence.request.priority, self._arrivals), sequence)
+        place = bisect.bisect(self._waiting, entry[0], key=lambda waiting: waiting[0])
+        self._waiting.insert(place, entry)
+        self._sequences[sequence.request.key] = sequence
+        return max(0, place + 1 - len(self._free_slots))
+
+    def take_startable(self) -> list[Sequence]:
+        """Give free slots to the head of the queue; the sequences that got one."""
+        started = []
+        while self._waiting and self._free_slots:
+            sequence = self._waiting.pop(0)[1]
+            sequence.slot = self._free_slots.pop()
+            sequence.phase = Phase.PREFILL
+            self._running.append(sequence)
+            started.append(sequence)
+        return started
+
+    def remove(self, sequence: Sequence) -> None:
+        """End the sequence wherever it stands; its slot is free at once."""
+        del self._sequences[sequence.request.key]
+        if sequence.slot is None:
+            self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
+        else:
+            self._running.remove(sequence)
+            self._free_slots.append(sequence.slot)
+            sequence.slot = None
+        sequence.phase = Phase.DONE
+
+    def next_step(self) -> PrefillChunk | DecodeStep | None:
+        """What to compute now; None when nothing runs."""
+        decoding = tuple(s for s in self._running if s.phase is Phase.DECODE)
+        prefilling = [s for s in self._running if s.phase is Phase.PREFILL]
+        if prefilling and self._policy.prefills_next(
+            num_concurrent=len(self._sequences),
+            num_decoding=len(decoding),
+            chunks_since_decode=self._chunks_since_decode,
+        ):
+            self._chunks_since_decode += 1
+            sequence = prefilling[0]
+            start = sequence.num_computed
+            boundary = (start // BLOCK_TOKENS + 1) * BLOCK_TOKENS
+            return PrefillChunk(sequence, start, min(boundary, sequence.num_prompt))
+        self._chunks_since_decode = 0
+        return DecodeStep(decoding) if decoding else None
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError when slots, queue and index disagree; for tests."""
+        held = [s.slot for s in self._running]
+        if sorted([*self._free_slots, *(slot for slot in held if slot is not None)]) != list(
+            range(self._slots)
+        ):
+            raise AssertionError(f"slots leak: free {self._free_slots}, held {held}")
+        known = {s.request.key for s in (*self.running, *self.waiting)}
+        if known != set(self._sequences) or len(known) != len(self._running) + len(self._waiting):
+            raise AssertionError("index, queue and running set disagree")
+        for sequence in self._running:
+            if sequence.phase not in (Phase.PREFILL, Phase.DECODE):
+                raise AssertionError(f"a running sequence is {sequence.phase}")
+            if (sequence.phase is Phase.PREFILL) != (sequence.remaining_prefill > 0):
+                raise AssertionError("phase and computed tokens disagree")

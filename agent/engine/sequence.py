@@ -1,0 +1,89 @@
+"""One running generation: what it has computed, said and cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+from agent.engine.detokenizer import Detokenizer
+from agent.engine.output import Finished, FinishReason, SampledToken, Timings
+from agent.engine.request import GenerationRequest
+from agent.engine.stops import StopMatcher
+
+
+class Phase(Enum):
+    """Where a sequence stands."""
+
+    WAITING = "waiting"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    DONE = "done"
+
+
+class Sequence:
+    """The mutable state of one request in the engine. Times are monotonic seconds."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.phase = Phase.WAITING
+        self.slot: int | None = None
+        # Tokens whose K and V are in the slot; the prompt's first, then generated ones.
+        self.num_computed = 0
+        self.num_cached = 0
+        self.cached_by_tier: Mapping[str, int] = {}
+        self.kv_decision = ""
+        self.generated: list[int] = []
+        self.detokenizer = Detokenizer(StopMatcher(request.stop))
+        self.started_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
+        self.decode_steps = 0
+        self.batch_sum = 0
+
+    @property
+    def num_prompt(self) -> int:
+        """Tokens of the prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def remaining_prefill(self) -> int:
+        """Prompt tokens that still have to be computed."""
+        return max(0, self.num_prompt - self.num_computed)
+
+    @property
+    def last_token(self) -> int:
+        """The newest token, which is not yet in the KV while the sequence decodes."""
+        return self.generated[-1]
+
+    def count_token(self, sampled: SampledToken, now_s: float) -> None:
+        """Record a generated token."""
+        if self.first_token_s is None:
+            self.first_token_s = now_s
+        self.last_token_s = now_s
+        self.generated.append(sampled.token)
+
+    def finished(self, reason: FinishReason, now_s: float) -> Finished:
+        """The summary of a generation that ended at `now_s`."""
+        return Finished(
+            reason=reason,
+            prompt_tokens=self.num_prompt,
+            completion_tokens=len(self.generated),
+            cached_tokens_by_tier=self.cached_by_tier,
+            timings=self._timings(now_s),
+        )
+
+    def _timings(self, now_s: float) -> Timings:
+        arrived = self.request.arrived_s
+        started = self.started_s if self.started_s is not None else now_s
+        first = self.first_token_s if self.first_token_s is not None else now_s
+        last = self.last_token_s if self.last_token_s is not None else first
+        later_tokens = len(self.generated) - 1
+        return Timings(
+            queue_ms=(started - arrived) * 1e3,
+            prefill_ms=(first - started) * 1e3,
+            ttft_ms=(first - arrived) * 1e3,
+            tpot_ms=(last - first) * 1e3 / later_tokens if later_tokens > 0 else 0.0,
+            total_ms=(now_s - arrived) * 1e3,
+            mean_batch=round(self.batch_sum / self.decode_steps) if self.decode_steps else 0,
+            kv_decision=self.kv_decision,
+        )

@@ -1,0 +1,125 @@
+"""Builds an engine from its configuration; the only place of the process that does."""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import psutil
+import structlog
+
+from agent.config import EngineConfig
+from agent.engine.core import Clocks, EngineCore
+from agent.engine.policy import BatchingPolicy
+from agent.engine.runner import RunnerError
+from agent.engine.scheduler import Scheduler
+from agent.engine.template import ChatTemplate, TemplateError, TemplateSource
+from agent.llama.context import CELL_MULTIPLE, ContextShape, LlamaRunner
+from agent.llama.library import open_library
+from agent.llama.measure import MeasuredSpeed, find_decode_alone_from, measure_speed
+from agent.llama.model import Model, ModelUnusableError, file_sha256
+from agent.llama.prepare import PromptLimits, RequestPreparer
+from agent.llama.report import LoadedFacts, ready_report
+from shoal.v1 import engine_pb2
+
+log = structlog.get_logger()
+
+
+class Assembly:
+    """The parts of one engine, made in order: core, template, report, preparer."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._config = config
+        self._runner: LlamaRunner | None = None
+        self._template: ChatTemplate | None = None
+        self._sha256 = ""
+        self._speed: MeasuredSpeed | None = None
+
+    @property
+    def runner(self) -> LlamaRunner:
+        """The runner, once `make_core` was called."""
+        if self._runner is None:
+            raise AssertionError("the model is not loaded yet")
+        return self._runner
+
+    def make_core(self) -> EngineCore:
+        """Load the model, measure it and return the core; on the thread that will own it.
+
+        Raises ModelUnusableError or RunnerError.
+        """
+        config = self._config
+        self._library_log = open_library()
+        if not config.model_path.is_file():
+            raise ModelUnusableError(f"{config.model_path} is not a file")
+        with ThreadPoolExecutor(1) as hashing:
+            sha256 = hashing.submit(file_sha256, config.model_path)
+            model = Model(config.model_path, self._library_log)
+            self._runner = LlamaRunner(model, self._shape(model))
+            self._sha256 = sha256.result()
+        self._library_log.stop_keeping_lines()
+        if config.require_batch_invariance:
+            self._runner.decode_alone_from = find_decode_alone_from(self._runner)
+            if self._runner.decode_alone_from is not None:
+                log.warning(
+                    "batched_decode_limited",
+                    below_position=self._runner.decode_alone_from,
+                    reason="this build of llama.cpp rounds differently in batches",
+                )
+        if config.measure:
+            self._speed = measure_speed(self._runner)
+        policy = BatchingPolicy(config.batch_threshold, config.throughput_chunks)
+        scheduler = Scheduler(config.slots, config.max_waiting, policy)
+        return EngineCore(self._runner, scheduler, Clocks(time.monotonic, time.time))
+
+    async def start_template(self) -> ChatTemplate | None:
+        """The model's chat template, compiled; None when it has none that works."""
+        model = self.runner.model
+        text = model.chat_template
+        if not text:
+            log.info("no_chat_template", model=self._config.model_name)
+            return None
+        template = ChatTemplate(TemplateSource(text, model.vocab.bos_text, model.vocab.eos_text))
+        try:
+            await template.start()
+        except TemplateError as error:
+            log.warning("chat_template_unusable", error=str(error))
+            return None
+        self._template = template
+        return template
+
+    async def close_template(self) -> None:
+        """End the template's process, if there is one."""
+        if self._template is not None:
+            await self._template.close()
+
+    def preparer(self, template: ChatTemplate | None) -> RequestPreparer:
+        """What turns wire requests into requests to this model."""
+        limits = PromptLimits(self._config.model_name, self.runner.context_tokens)
+        return RequestPreparer(self.runner.model.vocab, template, limits)
+
+    def report(self) -> engine_pb2.ModelReport:
+        """The model report, once core and template were made."""
+        facts = LoadedFacts(self._sha256, self._speed, self._template is not None)
+        return ready_report(self._config, self.runner, self._library_log, facts)
+
+    def _shape(self, model: Model) -> ContextShape:
+        config = self._config
+        return ContextShape(
+            slots=config.slots,
+            context_tokens=config.context_tokens or self._context_that_fits(model),
+            threads=config.threads or len(os.sched_getaffinity(0)),
+        )
+
+    def _context_that_fits(self, model: Model) -> int:
+        """The trained context, or what `memory_share` of the available memory holds."""
+        config = self._config
+        budget = psutil.virtual_memory().available * config.memory_share
+        fits = int(budget / config.slots / max(1, model.kv_bytes_per_token()))
+        fits = fits // CELL_MULTIPLE * CELL_MULTIPLE
+        if fits < CELL_MULTIPLE:
+            raise RunnerError(
+                f"memory is short: {config.slots} sequences do not fit into "
+                f"{config.memory_share:.0%} of what is available; lower --slots"
+            )
+        return min(model.train_context_tokens, fits)

@@ -1,0 +1,82 @@
+"""The model report: what a loaded model is and does on this device."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agent.config import EngineConfig
+from agent.llama.context import LlamaRunner
+from agent.llama.library import LibraryLog, system_features
+from agent.llama.measure import MeasuredSpeed
+from agent.llama.model import Model, fingerprint
+from shoal.v1 import engine_pb2
+
+KV_TYPE = "f16"
+# "load_tensors:   CPU_REPACK model buffer size =    53.11 MiB": weights that were
+# rearranged for the CPU's fast kernels.
+_BUFFER = re.compile(r"(\w+) model buffer size\s*=\s*([\d.]+) MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedFacts:
+    """What was found out about a model while it was loaded."""
+
+    sha256: str
+    speed: MeasuredSpeed | None
+    has_chat_template: bool
+
+
+def loading_report(config: EngineConfig) -> engine_pb2.ModelReport:
+    """The report of an engine that is still loading."""
+    return engine_pb2.ModelReport(
+        name=config.model_name,
+        file=config.model_path.name,
+        state=engine_pb2.MODEL_STATE_LOADING,
+    )
+
+
+def ready_report(
+    config: EngineConfig, runner: LlamaRunner, library_log: LibraryLog, facts: LoadedFacts
+) -> engine_pb2.ModelReport:
+    """The report of a loaded model; reads the model's header, measures nothing itself."""
+    model: Model = runner.model
+    speed = facts.speed
+    return engine_pb2.ModelReport(
+        name=config.model_name,
+        file=config.model_path.name,
+        fingerprint=fingerprint(facts.sha256, KV_TYPE),
+        architecture=model.architecture,
+        quantisation=model.quantisation,
+        num_parameters=model.num_parameters,
+        size_bytes=model.size_bytes,
+        context_tokens=runner.context_tokens,
+        train_context_tokens=model.train_context_tokens,
+        slots=runner.slots,
+        kv_bytes_per_token=model.kv_bytes_per_token(),
+        kv_type=KV_TYPE,
+        flash_attention=True,
+        kernels=_kernels(runner, library_log),
+        prefill_tokens_per_s=speed.prefill if speed else 0.0,
+        decode_tokens_per_s=speed.decode_batch[0] if speed else 0.0,
+        decode_batch_tokens_per_s=speed.decode_batch if speed else (),
+        has_chat_template=facts.has_chat_template,
+        state=engine_pb2.MODEL_STATE_READY,
+        file_sha256=facts.sha256,
+        # The block store is what sets these; an engine without one caches nothing.
+        caches_blocks=False,
+        no_cache_reason=model.no_cache_reason or "no block store is attached",
+    )
+
+
+def _kernels(runner: LlamaRunner, library_log: LibraryLog) -> list[str]:
+    kernels = ["flash_attention", *system_features()]
+    for line in library_log.load_lines:
+        found = _BUFFER.search(line)
+        if found:
+            kernels.append(f"weights:{found.group(1)}={found.group(2)}MiB")
+    limit = runner.decode_alone_from
+    kernels.append(
+        "batched_decode:all" if limit is None else f"batched_decode:below_position_{limit}"
+    )
+    return kernels
