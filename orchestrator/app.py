@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import threading
@@ -52,9 +53,9 @@ def main() -> int:
     """Run until told to stop; the exit status, 1 when the start failed."""
     arguments = _parse(sys.argv[1:])
     set_up_logs("orchestrator")
+    _keep_stdout_for_stages()
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    _stop_on_signals(stop)
     try:
         orchestrator = Orchestrator(arguments)
         orchestrator.prepare()
@@ -83,7 +84,22 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 def say(stage: str, **details: Any) -> None:
     """One stage line on stdout."""
-    print(json.dumps({"stage": stage, **details}), flush=True)
+    print(json.dumps({"stage": stage, **details}), file=_stages, flush=True)
+
+
+_stages = sys.stdout
+
+
+def _keep_stdout_for_stages() -> None:
+    """Leave stdout to stage lines; what Ray prints there goes to stderr."""
+    global _stages  # noqa: PLW0603 - a process has one stdout
+    _stages = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+
+def _stop_on_signals(stop: threading.Event) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
 
 
 class Orchestrator:
@@ -92,7 +108,7 @@ class Orchestrator:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._arguments = arguments
         self._home = Home(arguments.home.absolute())
-        self._hub: ActorHandle | None = None
+        self._hub: ActorHandle[Any] | None = None
         self._ray_started = False
 
     def prepare(self) -> None:
@@ -115,6 +131,8 @@ class Orchestrator:
         """Start Ray, hub and gateway; returns when requests are served, or `stop` is set."""
         began_s = time.monotonic()
         self._start_ray()
+        # Ray puts its own handler of SIGTERM in the place of ours.
+        _stop_on_signals(stop)
         say("ray_ready", after_s=round(time.monotonic() - began_s, 1))
         if stop.is_set():
             return
@@ -131,7 +149,7 @@ class Orchestrator:
         import ray
         from ray import serve
 
-        serve.shutdown()
+        serve.shutdown()  # type: ignore[no-untyped-call]
         if self._hub is not None:
             try:
                 ray.get(self._hub.stop.remote(), timeout=_STOP_LIMIT_S)
@@ -165,7 +183,7 @@ class Orchestrator:
     def _start_hub(self) -> None:
         from orchestrator.actors.hub import HubActor
 
-        self._hub = HubActor.options(name=setup.HUB_ID).remote(
+        self._hub = HubActor.options(name=setup.HUB_ID).remote(  # type: ignore[attr-defined]
             HubConfig(
                 hub_id=setup.HUB_ID,
                 state_url=self._arguments.redis_url,
@@ -187,7 +205,7 @@ class Orchestrator:
             _gateway_config(self._arguments, self._home, self._ports, self._secrets, self._cloud)
         )
         if self._hub is not None:
-            addresses = ray.get(self._hub.addresses.remote(), timeout=_READY_LIMIT_S)
+            addresses: Any = ray.get(self._hub.addresses.remote(), timeout=_READY_LIMIT_S)
             say("hub_ready", **addresses)
         _wait_until_ready(self._gateway_url, stop)
         say("gateway_ready")

@@ -6,8 +6,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from redis.asyncio import Redis
-
+from orchestrator.fleet.registry_redis import connect
 from orchestrator.identity.api_keys import Role, new_key
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.key_files import create_private, read_private, write_private
@@ -52,7 +51,7 @@ async def prepare_keys(home: Home, state_url: str) -> None:
 
     Redis may be new or empty while the key files are not.
     """
-    client = Redis.from_url(state_url, decode_responses=True)
+    client = connect(state_url)
     try:
         store = KeyStore(client)
         for path, name, role in (

@@ -58,8 +58,16 @@ def _new_ports() -> FleetPorts:
         first = random.randrange(_FIRST_PORT, _LAST_PORT - size)  # noqa: S311 - not a secret
         if all(_is_free(port) for port in range(first, first + size)):
             replicas = first + _OTHER_PORTS
-            others = range(first, replicas)
-            return FleetPorts(*others, replicas, replicas + _REPLICA_PORTS)
+            return FleetPorts(
+                enrol=first,
+                link=first + 1,
+                haproxy_metrics=first + 2,
+                haproxy_stats=first + 3,
+                fallback_http=first + 4,
+                fallback_grpc=first + 5,
+                first_replica_http=replicas,
+                first_replica_grpc=replicas + _REPLICA_PORTS,
+            )
     raise OSError(f"no {size} free ports in a row between {_FIRST_PORT} and {_LAST_PORT}")
 
 

@@ -54,7 +54,8 @@ def _application(config: GatewayConfig, num_replicas: int) -> Application:
     class Gateway:
         """The ingress; the application does the work."""
 
-    return Gateway.bind()  # type: ignore[attr-defined]
+    application: Application = Gateway.bind()  # type: ignore[attr-defined]
+    return application
 
 
 def _quiet() -> LoggingConfig:

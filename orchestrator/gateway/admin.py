@@ -82,11 +82,15 @@ class Admin:
     async def status(self, _request: Request) -> Mapping[str, Any]:
         """The gateway, its hubs and the models they serve."""
         parts = self._parts
+        summaries = parts.dispatcher.edge.summaries()
         return {
             "version": __version__,
             "started_unix_s": parts.started_unix_s,
             "in_flight": parts.admission.in_flight,
             "max_in_flight": parts.admission.max_in_flight,
+            # Of all gateways: what the hubs hold on devices.
+            "running": sum(summary.running for summary in summaries),
+            "waiting": sum(summary.waiting for summary in summaries),
             "hubs": [
                 {
                     "address": link.address,

@@ -20,6 +20,7 @@ from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.edge import EdgeBackend
 from orchestrator.dispatch.hub_link import HubLink, TlsFiles
 from orchestrator.fleet.decisions_redis import DecisionStore
+from orchestrator.fleet.registry_redis import connect
 from orchestrator.gateway.admin import Admin, AdminParts
 from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import Authenticator
@@ -71,7 +72,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     tls = TlsFiles(ca_pem, read_private(config.tls_key), config.tls_cert.read_bytes())
     edge = EdgeBackend([HubLink(address, tls) for address in config.hub_addresses])
     dispatcher = Dispatcher(edge, CloudBackend(config.cloud))
-    state = Redis.from_url(config.state_url, decode_responses=True)
+    state = connect(config.state_url)
     keys = KeyStore(state)
     decisions = DecisionStore(state)
     authenticator = Authenticator(keys)

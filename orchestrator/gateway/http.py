@@ -16,6 +16,7 @@ from shoal.openai.body import MAX_BODY_BYTES, BodyTooLargeError
 from shoal.openai.error import error_body, retry_after_s
 
 _MAX_HEADER_CHARS = 300
+_MAX_DRAINED_BYTES = 8 * MAX_BODY_BYTES
 
 
 def json_response(
@@ -42,20 +43,29 @@ def error_response(error: ShoalError, headers: Mapping[str, str] | None = None) 
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body; raises BodyTooLargeError as soon as it is known to be too large."""
+    """The whole body; raises BodyTooLargeError for one over `MAX_BODY_BYTES`.
+
+    A body somewhat over it is read to its end and thrown away: a client that is still
+    sending when the answer comes sees a broken connection instead of the answer.
+    """
     declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > MAX_BODY_BYTES:
+    if declared.isdecimal() and int(declared[:20]) > _MAX_DRAINED_BYTES:
         raise BodyTooLargeError
     parts: list[bytes] = []
     size_bytes = 0
     try:
         async for part in request.stream():
             size_bytes += len(part)
-            if size_bytes > MAX_BODY_BYTES:
-                raise BodyTooLargeError
-            parts.append(part)
+            if size_bytes > _MAX_DRAINED_BYTES:
+                break
+            if size_bytes <= MAX_BODY_BYTES:
+                parts.append(part)
+            else:
+                parts.clear()
     except ClientDisconnect:
         raise asyncio.CancelledError from None
+    if size_bytes > MAX_BODY_BYTES:
+        raise BodyTooLargeError
     return b"".join(parts)
 
 

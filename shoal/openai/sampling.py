@@ -16,7 +16,8 @@ MAX_TOP_LOGPROBS = 20
 MAX_LOGIT_BIASES = 1024
 # Longer stop strings would make the engine hold back that much text.
 MAX_STOP_BYTES = 1024
-MAX_TOKENS = 2**31 - 1
+# No model's context is longer; the engine refuses what goes beyond its own.
+MAX_TOKENS = 1_000_000
 _TOKEN_ID = re.compile(r"[0-9]{1,9}", re.ASCII)
 
 
