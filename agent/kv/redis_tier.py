@@ -29,6 +29,8 @@ from shoal.blocks import BlockHash, shared_key
 
 log = structlog.get_logger()
 _WRITE_TIMEOUT_S = 5.0
+# A Redis without room that does not evict refuses every store; reads still work.
+_PAUSE_WHEN_FULL_S = 5.0
 _REMEMBERED_BLOCKS = 65_536
 _FAILURES = (redis.RedisError, OSError)
 
@@ -61,6 +63,7 @@ class SharedCounters:
     misses: int = 0
     damaged: int = 0
     failures: int = 0
+    refused_full: int = 0
     written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -93,6 +96,7 @@ class SharedTier:
         self._known: OrderedDict[BlockHash, None] = OrderedDict()
         self._damaged: OrderedDict[BlockHash, None] = OrderedDict()
         self._budget = BandwidthBudget(config.write_bytes_per_s, clock())
+        self._full_until_s = 0.0
         self._closing = threading.Event()
         stall_s = STALL_LIMIT_MS / 1000
         self._reader = _client(config, timeout_s=stall_s * 0.8)
@@ -205,6 +209,8 @@ class SharedTier:
     def _store(self, job: WriteJob) -> None:
         if job.data is None or self._breaker.state is BreakerState.OPEN:
             return
+        if self._clock() < self._full_until_s:
+            return
         key = shared_key(job.block)
         try:
             if job.block not in self._damaged and self._writer.exists(key):
@@ -217,6 +223,11 @@ class SharedTier:
                 return
             started = self._clock()
             self._writer.set(key, sealed)
+        except redis.exceptions.OutOfMemoryError:
+            self.counters.refused_full += 1
+            self._full_until_s = self._clock() + _PAUSE_WHEN_FULL_S
+            log.warning("kv_shared_tier_full", paused_s=_PAUSE_WHEN_FULL_S)
+            return
         except _FAILURES as error:
             self._failed(error)
             return
