@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.fleet.lifecycle import LeaseTerms
 from orchestrator.fleet.lifecycle_events import CloseCause
 from orchestrator.fleet.view import DeviceId
 from orchestrator.hub.outbox import Outbox
+from shoal import __version__
 from shoal.v1 import device_pb2, engine_pb2, inference_pb2
 
 _REJECT_OF_CAUSE = {
@@ -59,6 +61,18 @@ class DeviceConnection:
     last_seen_unix_ms: int = 0
     last_progress_ms: float = 0.0
     clock_skew_ms: int = 0
+
+    def welcome(self, hub_id: str, terms: LeaseTerms) -> None:
+        """Queue the hub's first frame."""
+        welcome = device_pb2.Welcome(
+            protocol=self.protocol,
+            epoch=self.epoch,
+            heartbeat_interval_ms=terms.heartbeat_interval_ms,
+            lease_ms=terms.lease_ms,
+            hub_id=hub_id,
+            hub_version=__version__,
+        )
+        self.send(device_pb2.HubFrame(welcome=welcome))
 
     def send(self, frame: device_pb2.HubFrame) -> bool:
         """Queue a frame; a device that lets its queue fill up is cut off, and False returned."""

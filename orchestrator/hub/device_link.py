@@ -42,10 +42,13 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
             return
         _log.info("device_connected", device_id=device_id, epoch=connection.epoch)
         reader = asyncio.create_task(self._read(connection, context))
+
+        async def write(frames: list[device_pb2.HubFrame]) -> None:
+            for frame in frames:
+                await context.write(frame)
+
         try:
-            while frames := await connection.outbox.take():
-                for frame in frames:
-                    await context.write(frame)
+            await connection.outbox.write_to(write)
         finally:
             reader.cancel()
             self._devices.closed(connection)

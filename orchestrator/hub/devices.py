@@ -36,7 +36,6 @@ from orchestrator.hub import convert
 from orchestrator.hub.clock import Clock
 from orchestrator.hub.connection import DeviceConnection, Rejected
 from orchestrator.hub.outbox import Outbox
-from shoal import __version__
 from shoal.errors import ShoalError
 from shoal.v1 import device_pb2, engine_pb2, inference_pb2
 from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, agree_on_protocol
@@ -109,7 +108,7 @@ class Devices:
             last_seen_unix_ms=unix_ms,
             clock_skew_ms=hello.device_unix_ms - unix_ms if hello.device_unix_ms else 0,
         )
-        connection.send(device_pb2.HubFrame(welcome=self._welcome(connection)))
+        connection.welcome(self._config.hub_id, self._terms)
         for request_id in hello.running_request_ids:
             # Left over from an earlier connection: their requests failed or moved.
             command = inference_pb2.InferenceCommand()
@@ -148,16 +147,6 @@ class Devices:
         raise Rejected(
             device_pb2.Reject.REASON_REVOKED,
             "the device was removed from the fleet; enrol it again with a new token",
-        )
-
-    def _welcome(self, connection: DeviceConnection) -> device_pb2.Welcome:
-        return device_pb2.Welcome(
-            protocol=connection.protocol,
-            epoch=connection.epoch,
-            heartbeat_interval_ms=self._terms.heartbeat_interval_ms,
-            lease_ms=self._terms.lease_ms,
-            hub_id=self._config.hub_id,
-            hub_version=__version__,
         )
 
     def is_current(self, connection: DeviceConnection) -> bool:

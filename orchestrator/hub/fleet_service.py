@@ -10,6 +10,7 @@ import grpc
 import structlog
 
 from orchestrator.fleet.registry import DeviceEntry, Registry
+from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId, DeviceState
 from orchestrator.fleet.view_store import ViewStore
 from orchestrator.hub import convert
@@ -22,6 +23,7 @@ _log = structlog.get_logger()
 
 # A gateway hears of a change within this time.
 SUMMARY_INTERVAL_S = 0.2
+_NO_REGISTRY = "the fleet's registry (Redis) does not answer; nothing was changed, try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         self._registry = parts.registry
         self._views = parts.views
         self._placement = parts.placement
+        self._listed: list[DeviceEntry] = []
 
     async def WatchSummary(
         self, request: fleet_pb2.WatchSummaryRequest, context: grpc.aio.ServicerContext
@@ -77,9 +80,19 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
     ) -> fleet_pb2.ListDevicesReply:
         """All enrolled devices that were not removed, connected or not, by name."""
         await require_role(context, Role.GATEWAY)
-        entries = [entry for entry in await self._registry.list() if not entry.revoked]
-        entries.sort(key=lambda entry: entry.name)
-        return fleet_pb2.ListDevicesReply(devices=[self._status(entry) for entry in entries])
+        try:
+            self._listed = await self._registry.list()
+        except StateError as error:
+            # Who is a member changes rarely: what was listed last serves while Redis is away.
+            _log.warning("registry_unavailable", error=str(error))
+        members = [
+            entry
+            for entry in self._listed
+            if not entry.revoked
+            and self._devices.state_of(entry.device_id) is not DeviceState.REVOKED
+        ]
+        members.sort(key=lambda entry: entry.name)
+        return fleet_pb2.ListDevicesReply(devices=[self._status(entry) for entry in members])
 
     def _status(self, entry: DeviceEntry) -> fleet_pb2.DeviceStatus:
         state = self._devices.state_of(entry.device_id) or entry.state
@@ -126,7 +139,11 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         """Revoke the device for good; what runs on it moves or fails."""
         await require_role(context, Role.GATEWAY)
         entry = await self._find(request.device, context)
-        await self._devices.remove(entry.device_id)
+        try:
+            await self._devices.remove(entry.device_id)
+        except StateError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _NO_REGISTRY)
+            raise RuntimeError("abort returned") from error
         _log.info("device_removed", device_id=entry.device_id, name=entry.name)
         return self._reply(entry.device_id)
 
@@ -135,9 +152,13 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         return fleet_pb2.DeviceReply(device_id=device_id, state=state.value if state else "")
 
     async def _find(self, id_or_name: str, context: grpc.aio.ServicerContext) -> DeviceEntry:
-        entry = await self._registry.get(DeviceId(id_or_name))
-        if entry is None or entry.revoked:
-            entry = await self._registry.find_by_name(id_or_name)
+        try:
+            entry = await self._registry.get(DeviceId(id_or_name))
+            if entry is None or entry.revoked:
+                entry = await self._registry.find_by_name(id_or_name)
+        except StateError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _NO_REGISTRY)
+            raise RuntimeError("abort returned") from error
         if entry is None:
             message = f"no device is called {id_or_name!r}; list the devices to see their names"
             await context.abort(grpc.StatusCode.NOT_FOUND, message)

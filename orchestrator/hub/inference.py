@@ -34,14 +34,7 @@ class InferenceServicer(inference_pb2_grpc.InferenceServicer):
         reader = asyncio.create_task(self._read(session, context))
         _log.info("gateway_connected", gateway_id=gateway_id)
         try:
-            while frames := await session.take():
-                for frame in frames:
-                    await context.write(frame)
-            if session.overflowed:
-                await context.abort(
-                    grpc.StatusCode.RESOURCE_EXHAUSTED,
-                    f"{self._queue_frames} frames waited for a gateway that does not read",
-                )
+            await session.write_to(context.write)
         finally:
             reader.cancel()
             self._placement.cancel_session(session)

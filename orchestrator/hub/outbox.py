@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 Frame = TypeVar("Frame")
@@ -19,6 +20,7 @@ class Outbox(Generic[Frame]):
         self._frames: deque[Frame] = deque()
         self._capacity = capacity
         self._changed = asyncio.Event()
+        self._discarded = asyncio.Event()
         self._closed = False
 
     @property
@@ -44,8 +46,9 @@ class Outbox(Generic[Frame]):
         self._changed.set()
 
     def discard(self) -> None:
-        """Close and drop what waits: the peer does not read."""
+        """Close and drop what waits: the peer is gone or does not read."""
         self._frames.clear()
+        self._discarded.set()
         self.close()
 
     async def take(self) -> list[Frame]:
@@ -58,3 +61,24 @@ class Outbox(Generic[Frame]):
         frames = list(self._frames)
         self._frames.clear()
         return frames
+
+    async def write_to(self, write: Callable[[list[Frame]], Awaitable[None]]) -> bool:
+        """Write frames until the box is closed and empty: True.
+
+        False as soon as it is discarded, even while `write` waits for the peer to read.
+        """
+        writer = asyncio.create_task(self._write_all(write))
+        discarded = asyncio.create_task(self._discarded.wait())
+        try:
+            await asyncio.wait({writer, discarded}, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                writer.result()
+            return not self._discarded.is_set()
+        finally:
+            writer.cancel()
+            discarded.cancel()
+            await asyncio.gather(writer, discarded, return_exceptions=True)
+
+    async def _write_all(self, write: Callable[[list[Frame]], Awaitable[None]]) -> None:
+        while frames := await self.take():
+            await write(frames)

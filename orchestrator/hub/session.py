@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 
 from orchestrator.hub.outbox import Outbox
 from shoal.v1 import inference_pb2
@@ -32,6 +32,17 @@ class GatewaySession:
     def close(self) -> None:
         """Take nothing more; what waits is still written."""
         self._outbox.close()
+
+    async def write_to(
+        self, write: Callable[[inference_pb2.InferenceFrame], Awaitable[None]]
+    ) -> None:
+        """Write until the session ends; `overflowed` tells whether it ended so."""
+
+        async def write_merged(frames: list[inference_pb2.InferenceFrame]) -> None:
+            for frame in merged(frames):
+                await write(frame)
+
+        await self._outbox.write_to(write_merged)
 
     async def take(self) -> list[inference_pb2.InferenceFrame]:
         """The waiting frames, merged into few; empty when the session ended."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -42,3 +44,17 @@ def running_redis() -> Iterator[str]:
         process.terminate()
         process.wait(timeout=10)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def paused_redis(url: str) -> Iterator[None]:
+    """Stop that server's process from running for a while: it hangs, as a sick host does."""
+    import redis
+
+    with redis.Redis.from_url(url) as client:
+        pid = int(client.info("server")["process_id"])
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

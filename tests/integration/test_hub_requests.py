@@ -23,7 +23,7 @@ from tests.harness.hub_rig import (
     model_report,
     running_hub,
 )
-from tests.harness.redis_server import running_redis
+from tests.harness.redis_server import paused_redis, running_redis
 
 
 @pytest.fixture(scope="module")
@@ -276,3 +276,46 @@ async def test_full_device_answers_overloaded_with_a_time_to_retry(
             assert update.failed.retry_after_ms > 0
     assert reasons == {inference_pb2.FAILURE_REASON_OVERLOADED}
     await device.cut()
+
+
+async def test_gateway_that_does_not_read_loses_its_session_and_delays_nobody(
+    tmp_path: Path, redis_url: str
+) -> None:
+    async with running_hub(tmp_path, redis_url, session_queue_frames=32) as rig:
+        device = await rig.enrol("busy")
+        await device.connect()
+        slow, quick = ScriptedGateway(rig), ScriptedGateway(rig)
+        await slow.submit("slow")
+        await device.read_command()
+        await quick.submit("quick")
+        await device.read_command()
+        text = "x" * 65_536
+        ended = asyncio.create_task(device.read_command())
+        while not ended.done():
+            await device.send(delta("slow", text))
+            await device.send(delta("quick", "y"))
+        assert ended.result().cancel.request_id == "slow"
+        assert (await quick.next()).HasField("placed")
+        assert (await quick.next()).delta.text == "y"
+        await slow.close()
+        await quick.close()
+        await device.cut()
+
+
+async def test_requests_are_served_while_redis_is_away_and_recorded_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    with running_redis() as url:
+        async with running_hub(tmp_path, url) as rig:
+            device = await rig.enrol("pi")
+            await device.connect()
+            gateway = ScriptedGateway(rig)
+            with paused_redis(url):
+                await gateway.submit("r1")
+                await device.read_command()
+                await device.send(finished("r1"))
+                assert (await gateway.next()).HasField("placed")
+                assert (await gateway.next()).HasField("finished")
+            assert (await stored_record(url, "r1"))["outcome"] == "finished"
+            await gateway.close()
+            await device.cut()

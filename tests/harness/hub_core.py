@@ -1,0 +1,104 @@
+"""Placement with scripted device lines and a hand-moved clock, for pure tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from orchestrator.config import HubConfig
+from orchestrator.fleet.view import DeviceId, DeviceState
+from orchestrator.fleet.view_store import ViewStore
+from orchestrator.hub import convert
+from orchestrator.hub.clock import Clock
+from orchestrator.hub.placement import Placement, PlacementParts
+from orchestrator.hub.session import GatewaySession
+from orchestrator.routing.record import DecisionRecord
+from orchestrator.routing.router import Router
+from shoal.v1 import device_pb2, inference_pb2
+from tests.harness.hub_rig import MODEL, model_report
+
+
+class HandClock(Clock):
+    """Time that moves only when the test says so."""
+
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000.0
+
+    def monotonic_ms(self) -> float:
+        return self.now_ms
+
+    def unix_ms(self) -> int:
+        return int(self.now_ms)
+
+
+@dataclass
+class Lines:
+    """Streams of scripted devices: epoch by device, and what was sent on each."""
+
+    epochs: dict[DeviceId, int] = field(default_factory=dict)
+    sent: list[tuple[DeviceId, inference_pb2.InferenceCommand]] = field(default_factory=list)
+    stalls: list[DeviceId] = field(default_factory=list)
+    progress_ms: dict[DeviceId, float] = field(default_factory=dict)
+
+    def send(self, device_id: DeviceId, frame: device_pb2.HubFrame) -> int | None:
+        epoch = self.epochs.get(device_id)
+        if epoch is not None:
+            self.sent.append((device_id, frame.inference))
+        return epoch
+
+    def last_progress_ms(self, device_id: DeviceId) -> float:
+        return self.progress_ms.get(device_id, 0.0)
+
+    def stalled(self, device_id: DeviceId) -> None:
+        self.stalls.append(device_id)
+
+
+class Records:
+    """Keeps ended requests' records in a list."""
+
+    def __init__(self) -> None:
+        self.kept: list[DecisionRecord] = []
+
+    def keep(self, record: DecisionRecord) -> None:
+        self.kept.append(record)
+
+
+class HubCore:
+    """A placement core with devices `d0`, `d1`, ... that are READY."""
+
+    def __init__(self, num_devices: int, *, slots: int = 4) -> None:
+        self.clock = HandClock()
+        self.views = ViewStore()
+        self.lines = Lines()
+        self.records = Records()
+        config = HubConfig("h1", "", Path(), Path())
+        self.placement = Placement(
+            PlacementParts(config, Router(), self.views, self.records, self.clock),  # type: ignore[arg-type]
+            self.lines,
+        )
+        self.slots = slots
+        for number in range(num_devices):
+            self.connect(DeviceId(f"d{number}"), 1)
+
+    def connect(self, device_id: DeviceId, epoch: int) -> None:
+        hello = device_pb2.Hello(models=[model_report(slots=self.slots)])
+        hello.capabilities.device_class = "x86_cpu"
+        view = convert.device_view(device_id, device_id, DeviceState.READY, hello)
+        self.lines.epochs[device_id] = epoch
+        self.views.put(view)
+
+    def disconnect(self, device_id: DeviceId) -> None:
+        epoch = self.lines.epochs.pop(device_id)
+        self.views.set_state(device_id, DeviceState.SUSPECT)
+        self.placement.on_lost(device_id, epoch)
+
+    def submit(self, session: GatewaySession, request_id: str, **fields: object) -> None:
+        request = inference_pb2.GenerateRequest(
+            request_id=request_id, model=MODEL, text="hello", **fields
+        )
+        self.placement.submit(session, request)
+
+
+async def updates_of(session: GatewaySession) -> list[inference_pb2.SequenceUpdate]:
+    """What waits for the gateway; at least one frame must wait."""
+    return [update for frame in await session.take() for update in frame.updates]

@@ -1,0 +1,216 @@
+"""Placement without I/O: relay, failover, stalls; then random histories."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orchestrator.fleet.view import DeviceId
+from orchestrator.hub.session import GatewaySession
+from shoal.v1 import inference_pb2
+from tests.harness.hub_core import HubCore, updates_of
+from tests.harness.hub_rig import delta, failed, finished
+
+CRASHED = inference_pb2.FAILURE_REASON_ENGINE_CRASHED
+OVERLOADED = inference_pb2.FAILURE_REASON_OVERLOADED
+
+
+def frame(*updates: inference_pb2.SequenceUpdate) -> inference_pb2.InferenceFrame:
+    return inference_pb2.InferenceFrame(updates=updates)
+
+
+@pytest.fixture
+def session() -> GatewaySession:
+    return GatewaySession("g", 1_000)
+
+
+async def test_frame_for_one_session_is_passed_on_as_it_is(session: GatewaySession) -> None:
+    core = HubCore(1)
+    core.submit(session, "a")
+    core.submit(session, "b")
+    await session.take()
+    produced = frame(delta("a", "1"), delta("b", "2"))
+    produced.load.running = 2
+    core.placement.on_frame(DeviceId("d0"), 1, produced)
+    (relayed,) = await session.take()
+    assert relayed is produced
+    assert not relayed.HasField("load")
+
+
+async def test_frame_of_a_stream_that_the_request_left_is_dropped(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(2)
+    core.submit(session, "a")
+    first = core.lines.sent[0][0]
+    core.disconnect(first)
+    core.placement.on_frame(first, 1, frame(delta("a", "late")))
+    kinds = [(u.placed.attempt, u.HasField("delta")) for u in await updates_of(session)]
+    assert kinds == [(1, False), (2, False)]
+
+
+async def test_engine_crash_after_a_token_is_told_and_not_retried(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(2)
+    core.submit(session, "a")
+    device_id = core.lines.sent[0][0]
+    core.placement.on_frame(device_id, 1, frame(delta("a", "x"), failed("a", CRASHED)))
+    assert (await updates_of(session))[-1].failed.reason == CRASHED
+    assert len(core.lines.sent) == 1
+    assert core.placement.num_active == 0
+    assert core.records.kept[0].outcome == "engine_crashed"
+
+
+async def test_attempts_are_bounded(session: GatewaySession) -> None:
+    core = HubCore(9)
+    core.submit(session, "a")
+    while core.placement.num_active:
+        device_id = core.lines.sent[-1][0]
+        core.placement.on_frame(device_id, 1, frame(failed("a", OVERLOADED)))
+    assert len(core.lines.sent) == 4
+    assert (await updates_of(session))[-1].failed.reason == OVERLOADED
+    assert [attempt.failed for attempt in core.records.kept[0].attempts] == ["overloaded"] * 4
+
+
+async def test_device_whose_stream_takes_nothing_is_passed_over(session: GatewaySession) -> None:
+    core = HubCore(2)
+    del core.lines.epochs[DeviceId("d0")]
+    for number in range(4):
+        core.submit(session, f"r{number}")
+    assert {device_id for device_id, _ in core.lines.sent} == {"d1"}
+
+
+async def test_request_id_that_is_running_is_refused(session: GatewaySession) -> None:
+    core = HubCore(1)
+    core.submit(session, "a")
+    core.submit(session, "a")
+    placed, refused = await updates_of(session)
+    assert placed.HasField("placed")
+    assert refused.failed.param == "request_id"
+    assert core.placement.num_active == 1
+
+
+async def test_busy_device_that_produces_for_others_is_not_suspected(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(1)
+    core.submit(session, "a")
+    core.clock.now_ms += 60_000
+    core.lines.progress_ms[DeviceId("d0")] = core.clock.now_ms - 1_000
+    core.placement.tick()
+    assert core.lines.stalls == []
+    core.clock.now_ms += 60_000
+    core.placement.tick()
+    assert core.lines.stalls == ["d0"]
+
+
+async def test_other_session_cannot_cancel(session: GatewaySession) -> None:
+    core = HubCore(1)
+    core.submit(session, "a")
+    core.placement.cancel(GatewaySession("other", 10), "a")
+    assert core.placement.num_active == 1
+
+
+async def test_session_that_is_not_read_is_ended_and_keeps_no_memory() -> None:
+    core = HubCore(1)
+    session = GatewaySession("slow", 5)
+    core.submit(session, "a")
+    for _ in range(10):
+        core.placement.on_frame(DeviceId("d0"), 1, frame(delta("a", "x")))
+    assert session.overflowed
+    assert await session.take() == []
+
+
+@dataclass(frozen=True)
+class Act:
+    kind: str
+    number: int
+    device: int
+
+
+STEPS_OF_DEVICES = ["delta", "finish", "crash", "refuse", "lose", "connect", "wait"]
+_acts = st.builds(
+    Act,
+    # Twice as often: what the others need to have happened before.
+    st.sampled_from(["submit", "submit", "delta", *STEPS_OF_DEVICES, "cancel", "gone"]),
+    st.integers(0, 7),
+    st.integers(0, 2),
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(_acts, max_size=80))
+def test_any_history_tells_each_request_once_and_in_order(acts: list[Act]) -> None:
+    asyncio.run(_replay(acts))
+
+
+async def _replay(acts: list[Act]) -> None:
+    core = HubCore(3, slots=2)
+    sessions = [GatewaySession("g0", 100_000), GatewaySession("g1", 100_000)]
+    epochs = {DeviceId(f"d{n}"): 1 for n in range(3)}
+    generation = 0
+    names: dict[int, str] = {}
+    for act in acts:
+        device_id = DeviceId(f"d{act.device}")
+        epoch = epochs[device_id]
+        name = names.get(act.number, "none")
+        match act.kind:
+            case "submit":
+                generation += 1
+                names[act.number] = f"r{act.number}-{generation}"
+                core.submit(sessions[act.number % 2], names[act.number])
+            case "cancel":
+                core.placement.cancel(sessions[act.number % 2], name)
+            case "delta":
+                core.placement.on_frame(device_id, epoch, frame(delta(name, "x")))
+            case "finish":
+                core.placement.on_frame(device_id, epoch, frame(finished(name)))
+            case "crash":
+                core.placement.on_frame(device_id, epoch, frame(failed(name, CRASHED)))
+            case "refuse":
+                core.placement.on_frame(device_id, epoch, frame(failed(name, OVERLOADED)))
+            case "lose":
+                if device_id in core.lines.epochs:
+                    core.disconnect(device_id)
+            case "connect":
+                if device_id not in core.lines.epochs:
+                    epochs[device_id] += 1
+                    core.connect(device_id, epochs[device_id])
+            case "wait":
+                core.clock.now_ms += 7_000
+                core.placement.tick()
+            case "gone":
+                core.placement.cancel_session(sessions[act.number % 2])
+        core.views.check_integrity()
+        in_flight = sum(core.views.in_flight(DeviceId(f"d{n}")) for n in range(3))
+        assert in_flight == core.placement.num_active
+    for session in sessions:
+        core.placement.cancel_session(session)
+        session.close()
+        _check_stream([u for f in await session.take() for u in f.updates])
+    assert core.placement.num_active == 0
+    assert len(core.records.kept) == generation
+
+
+def _check_stream(updates: list[inference_pb2.SequenceUpdate]) -> None:
+    """Each request: placed with rising attempts, tokens only then, at most one end, the last."""
+    attempts: dict[str, int] = {}
+    with_tokens: set[str] = set()
+    ended: set[str] = set()
+    for update in updates:
+        name = update.request_id
+        assert name not in ended
+        if update.HasField("placed"):
+            assert name not in with_tokens
+            assert update.placed.attempt > attempts.get(name, 0)
+            attempts[name] = update.placed.attempt
+        if update.HasField("delta"):
+            assert name in attempts
+            with_tokens.add(name)
+        if update.HasField("finished") or update.HasField("failed"):
+            ended.add(name)
