@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from agent.kv.codec import Block, Geometry
+from agent.kv.codec import Block
+from agent.kv.layout import Geometry
 from shoal.blocks import BlockHash
 
 _HEAD = struct.Struct("<4sB3x12s")  # magic, version, nonce

@@ -8,7 +8,8 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from agent.kv.codec import Geometry, StateLayoutError, compose_state, parse_state
+from agent.kv.codec import compose_state, parse_state
+from agent.kv.layout import Geometry, StateLayoutError
 
 
 class StatePort(Protocol):
@@ -41,14 +42,16 @@ class CodecReport:
 def check_codec(port: StatePort, source: int, target: int) -> CodecReport:
     """Take `source`, which holds at least one full block, apart and rebuild it in `target`.
 
+    For a sliding-window model the probe must not be longer than its window.
+
     Clears `target` before and after; leaves `source` as it is. Never raises for a
     layout it does not know: the report says so and the model runs uncached.
     """
     try:
         state = parse_state(port.state_get(source), source)
-        blocks = [state.copy_block(index) for index in range(state.num_blocks)]
-        if not blocks:
-            return CodecReport(None, 0, "the start-up probe was shorter than one block")
+        if not state.has_block(0):
+            return CodecReport(None, 0, "the start-up probe left no whole first block")
+        blocks = [state.copy_block(i) for i in range(state.num_blocks) if state.has_block(i)]
         port.clear(target)
         blob = compose_state(state.geometry, state.n_stream, target, blocks)
         if port.state_set(target, blob) != len(blob):

@@ -13,15 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from agent.kv.cache import BlockCache, CacheConfig
-from agent.kv.codec import Block, Geometry, TensorRows
+from agent.kv.codec import Block
 from agent.kv.disk import DiskTier
 from agent.kv.fetching import Phase, PrefixRequest, Restored
+from agent.kv.layout import CacheShape, Geometry, TensorRows
 from agent.kv.ledger import SeqKey
 from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import OVERHEAD_BYTES, Sealer
 from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace, block_hashes
 
-GEOMETRY = Geometry(0x6C6D7364, 2, (TensorRows(1, 4),) * 4)
+GEOMETRY = Geometry(0x6C6D7364, (CacheShape(2, (TensorRows(1, 4),) * 4),))
 BLOCK_BYTES = GEOMETRY.block_bytes
 SEALED_BYTES = BLOCK_BYTES + OVERHEAD_BYTES
 SECRET = b"fleet secret of the tests"

@@ -12,7 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.kv.codec import LayoutFault, StateLayoutError, compose_state, parse_state
+from agent.kv.codec import compose_state, parse_state
+from agent.kv.layout import LayoutFault, StateLayoutError
 from agent.kv.selfcheck import check_codec
 from shoal.blocks import BLOCK_TOKENS
 

@@ -10,8 +10,8 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from agent.kv.codec import Geometry, TensorRows
 from agent.kv.disk import DiskTier
+from agent.kv.layout import CacheShape, Geometry, TensorRows
 from agent.kv.redis_tier import SharedTier, SharedTierConfig
 from agent.kv.seal import Sealer
 from shoal.blocks import BlockHash, shared_key
@@ -27,7 +27,7 @@ from tests.harness.kv_rig import (
 from tests.harness.redis_server import running_redis
 
 NUM_BLOCKS = 1000
-OTHER_GEOMETRY = Geometry(GEOMETRY.magic, 2, (TensorRows(8, 4),) * 4)
+OTHER_GEOMETRY = Geometry(GEOMETRY.magic, (CacheShape(2, (TensorRows(8, 4),) * 4),))
 
 # Given the block's hash, its sealed bytes and a number, the damaged bytes.
 Damage = Callable[[BlockHash, bytes, int], bytes]

@@ -7,14 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from agent.kv.codec import (
-    Geometry,
-    LayoutFault,
-    StateLayoutError,
-    TensorRows,
-    compose_state,
-    parse_state,
-)
+from agent.kv.codec import compose_state, parse_state
+from agent.kv.layout import CacheShape, Geometry, LayoutFault, StateLayoutError, TensorRows
 from agent.kv.selfcheck import check_codec
 from shoal.blocks import BLOCK_TOKENS
 
@@ -22,14 +16,14 @@ MAGIC = 0x6C6D7364
 
 
 def make_blob(
-    num_tokens: int, seq_id: int, n_stream: int, tensors: list[tuple[int, int]], seed: int = 1
+    num_tokens: int, seq_id: int, n_stream: int, tensors: list[tuple[int, int]], *, first: int = 0
 ) -> bytes:
     """Written field by field as llama.cpp writes it, independently of the codec."""
-    rng = random.Random(seed)
+    rng = random.Random(1)
     n_layer = len(tensors) // 2
     out = struct.pack("<IiI", MAGIC, seq_id, n_stream) + struct.pack("<I", 0) * seq_id
     out += struct.pack("<I", num_tokens)
-    for position in range(num_tokens):
+    for position in range(first, first + num_tokens):
         out += struct.pack("<iIi", position, 1, seq_id)
     out += struct.pack("<II", 0, n_layer)
     for type_id, row_bytes in tensors:
@@ -38,6 +32,7 @@ def make_blob(
 
 
 UNIFORM = [(1, 6)] * 4
+WINDOW = [(1, 8)] * 2
 MIXED = [(1, 6), (1, 6), (1, 10), (8, 34), (8, 34), (1, 2)]
 
 
@@ -74,7 +69,9 @@ def test_a_block_is_its_own_rows_of_each_tensor() -> None:
     blob = make_blob(num_tokens, 0, 1, UNIFORM)
     state = parse_state(blob, 0)
     rows = [
-        state.data[i * (12 + 6 * num_tokens) + 12 :][: 6 * num_tokens].reshape(num_tokens, 6)
+        state.parts[0]
+        .data[i * (12 + 6 * num_tokens) + 12 :][: 6 * num_tokens]
+        .reshape(num_tokens, 6)
         for i in range(4)
     ]
     expected = np.concatenate([tensor[BLOCK_TOKENS:].ravel() for tensor in rows])
@@ -111,17 +108,46 @@ def test_each_unexpected_part_is_refused_by_name() -> None:
     assert fault_of(patched(data_at + 4, 10**6), 1) is LayoutFault.LAYERS
     assert fault_of(patched(data_at + 12, 0), 1) is LayoutFault.ROW_SIZE
     assert fault_of(patched(data_at + 16, 1), 1) is LayoutFault.ROW_SIZE
-    assert fault_of(good + bytes(4), 1) is LayoutFault.TRAILING_BYTES
+    assert fault_of(good + bytes(3), 1) is LayoutFault.TRUNCATED
+    assert fault_of(good + good[8:] + bytes(1), 1) is LayoutFault.TRAILING_BYTES
     assert fault_of(good[:-5], 1) in (LayoutFault.TRUNCATED, LayoutFault.ROW_SIZE)
     assert fault_of(b"", 1) is LayoutFault.TRUNCATED
     other = parse_state(make_blob(BLOCK_TOKENS, 1, 3, MIXED), 1).geometry
     assert fault_of(good, 1, other) is LayoutFault.GEOMETRY
 
 
-def test_a_second_cache_behind_the_first_is_noticed() -> None:
-    window = make_blob(BLOCK_TOKENS, 0, 1, UNIFORM)[8:]
-    fault = fault_of(make_blob(BLOCK_TOKENS, 0, 1, UNIFORM) + window, 0)
-    assert fault is LayoutFault.TRAILING_BYTES
+def two_caches(num_tokens: int, window: int, seq_id: int, n_stream: int) -> bytes:
+    """A sliding-window model's blob: the full cache, then the window's newest tokens."""
+    first = num_tokens - min(window, num_tokens)
+    full = make_blob(num_tokens, seq_id, n_stream, MIXED)
+    return full + make_blob(num_tokens - first, seq_id, n_stream, WINDOW, first=first)[8:]
+
+
+def test_a_windows_block_is_there_only_while_the_window_holds_it() -> None:
+    state = parse_state(two_caches(3 * BLOCK_TOKENS, 2 * BLOCK_TOKENS, 1, 2), 1)
+    assert state.geometry.has_window
+    assert [state.has_block(i) for i in range(4)] == [False, True, True, False]
+    assert state.copy_block(1).nbytes == state.geometry.block_bytes
+    with pytest.raises(IndexError):
+        state.copy_block(0)
+
+
+def test_blocks_taken_one_by_one_as_the_window_moves_compose_the_whole_state() -> None:
+    blocks = []
+    for num_blocks in range(1, 4):
+        blob = two_caches(num_blocks * BLOCK_TOKENS, 200, 1, 2)
+        blocks.append(parse_state(blob, 1).copy_block(num_blocks - 1))
+    geometry = parse_state(two_caches(BLOCK_TOKENS, 200, 1, 2), 1).geometry
+    state = parse_state(compose_state(geometry, 5, 3, blocks), 3, geometry)
+    assert [part.num_tokens for part in state.parts] == [3 * BLOCK_TOKENS] * 2
+    for index, block in enumerate(blocks):
+        np.testing.assert_array_equal(state.copy_block(index), block)
+
+
+def test_caches_that_end_at_different_positions_are_refused() -> None:
+    blob = make_blob(300, 0, 1, UNIFORM) + make_blob(128, 0, 1, UNIFORM, first=100)[8:]
+    assert fault_of(blob, 0) is LayoutFault.CELLS
+    assert fault_of(make_blob(128, 0, 1, UNIFORM, first=1), 0) is LayoutFault.CELLS
 
 
 def test_random_damage_never_escapes_as_another_error() -> None:
@@ -141,7 +167,7 @@ def test_random_damage_never_escapes_as_another_error() -> None:
 
 
 def test_blocks_of_another_size_do_not_compose() -> None:
-    geometry = Geometry(MAGIC, 1, (TensorRows(1, 2), TensorRows(1, 2)))
+    geometry = Geometry(MAGIC, (CacheShape(1, (TensorRows(1, 2), TensorRows(1, 2))),))
     with pytest.raises(StateLayoutError) as caught:
         compose_state(geometry, 1, 0, [np.zeros(7, dtype=np.uint8)])
     assert caught.value.fault is LayoutFault.BLOCK_SIZE
@@ -180,10 +206,11 @@ def test_self_check_passes_and_leaves_the_target_empty() -> None:
 @pytest.mark.parametrize(
     ("port", "reason"),
     [
-        (Port(make_blob(5, 0, 2, UNIFORM)), "shorter than one block"),
+        (Port(make_blob(5, 0, 2, UNIFORM)), "no whole first block"),
         (Port(make_blob(128, 0, 2, UNIFORM), refuse=True), "refused"),
         (Port(make_blob(128, 0, 2, UNIFORM), spoil=True), "differently"),
-        (Port(make_blob(128, 0, 2, UNIFORM) + b"more"), "trailing_bytes"),
+        (Port(make_blob(128, 0, 2, UNIFORM) + b"more"), "wrong_streams"),
+        (Port(two_caches(300, 128, 0, 2)), "no whole first block"),
     ],
 )
 def test_self_check_says_why_a_model_is_not_cached(port: Port, reason: str) -> None:
