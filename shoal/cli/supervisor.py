@@ -26,7 +26,7 @@ from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.fleet_file import Child, FleetRecord, FleetState, write_record
 from shoal.cli.fleet_lock import FleetLock
 from shoal.cli.launches import UpOptions
-from shoal.cli.processes import ProcessId
+from shoal.cli.processes import ProcessId, end_processes, marked_processes
 from shoal.cli.progress import ProgressWriter
 from shoal.home import Home, default_home
 from shoal.logs import set_up_logs
@@ -34,6 +34,7 @@ from shoal.logs import set_up_logs
 FIRST_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
 # A child that lived this long starts its backoff anew.
 STEADY_S = 60.0
+LEFTOVER_GRACE_S = 5.0
 # From here on an agent's exit code says that coming back is useless (agent.session.errors);
 # 10 alone, "unreachable", passes.
 FIRST_FINAL_EXIT_STATUS = 11
@@ -192,6 +193,11 @@ class Supervisor:
         for part in ("agent", "orchestrator", "redis"):
             group = [child for child in self._children.values() if child.launch.part == part]
             await asyncio.gather(*(child.stop() for child in group))
+        # A parent that crashed could not end its own children.
+        leftovers = marked_processes(self._home, self._record.fleet_id)
+        if leftovers:
+            log.warning("ending_leftovers", pids=[process.pid for process in leftovers])
+            await asyncio.to_thread(end_processes, leftovers, LEFTOVER_GRACE_S)
 
     def _update(self, **changes: Any) -> None:
         self._record = replace(self._record, **changes)
