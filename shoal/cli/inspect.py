@@ -112,9 +112,18 @@ def _list_models(*, as_json: bool) -> None:
     if as_json:
         print_json({"models": listing["data"]})
         return
-    table = Table("model", "served by", box=None, header_style="bold")
+    headings = ("model", "parameters", "context", "tier", "devices", "free slots")
+    table = Table(*headings, box=None, header_style="bold")
     for model in listing["data"]:
-        table.add_row(model["id"], str(model.get("owned_by", "")))
+        known = model["shoal"]
+        table.add_row(
+            model["id"],
+            f"{known['num_parameters'] / 1e9:.2f} B",
+            str(known["context_tokens"]),
+            ", ".join(known["tiers"]),
+            str(known["ready_devices"]),
+            str(known["free_slots"]),
+        )
     answer.print(table)
 
 
