@@ -90,7 +90,7 @@ class ShoalError(Exception):
     def to_wire(self) -> pb.Failed:
         """The failure as the terminal update of a sequence."""
         return pb.Failed(
-            reason=_TABLE[self.reason][0],
+            reason=_TABLE[self.reason][0],  # type: ignore[arg-type]  # stubs want the enum's class
             message=self.message,
             param=self.param,
             retry_after_ms=self.retry_after_ms,
