@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import signal
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Protocol
@@ -62,6 +63,8 @@ class EngineHost:
         self._timer: asyncio.TimerHandle | None = None
         self._ended = asyncio.Event()
         self._described = engine_pb2.ModelReport(name=spec.name, file=spec.file.name)
+        # Speeds of the first start: an engine that comes back does not measure again.
+        self._measured: engine_pb2.ModelReport | None = None
 
     @property
     def report(self) -> engine_pb2.ModelReport:
@@ -156,7 +159,8 @@ class EngineHost:
     async def _run_child(self) -> None:
         """Life of one child, from spawn to exit."""
         try:
-            process = await EngineProcess.spawn(self._command(self.spec), self.spec.socket)
+            spec = dataclasses.replace(self.spec, measure=self._measured is None)
+            process = await EngineProcess.spawn(self._command(spec), spec.socket)
         except OSError as error:
             self._feed(sup.Exited(f"cannot start: {error}"))
             return
@@ -195,7 +199,7 @@ class EngineHost:
         pause_s = _FIRST_READY_POLL_S
         while True:
             try:
-                self._described = await client.describe(_ANSWER_WITHIN_S)
+                self._take_description(await client.describe(_ANSWER_WITHIN_S))
             except grpc.aio.AioRpcError as error:
                 log.debug("engine_not_ready", model=self.spec.name, why=describe(error))
             else:
@@ -209,11 +213,21 @@ class EngineHost:
         while True:
             await asyncio.sleep(_PROBE_EVERY_S)
             try:
-                self._described = await client.describe(_ANSWER_WITHIN_S)
+                self._take_description(await client.describe(_ANSWER_WITHIN_S))
             except grpc.aio.AioRpcError as error:
                 if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                     return f"no answer within {_ANSWER_WITHIN_S:g} s"
                 return describe(error)
+
+    def _take_description(self, report: engine_pb2.ModelReport) -> None:
+        if report.decode_tokens_per_s > 0:
+            self._measured = report
+        elif self._measured is not None:
+            report.prefill_tokens_per_s = self._measured.prefill_tokens_per_s
+            report.decode_tokens_per_s = self._measured.decode_tokens_per_s
+            curve = self._measured.decode_batch_tokens_per_s
+            report.decode_batch_tokens_per_s[:] = curve
+        self._described = report
 
     def _take_frame(self, frame: pb.InferenceFrame) -> None:
         if frame.HasField("load"):

