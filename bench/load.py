@@ -119,7 +119,7 @@ async def closed_loop(
     todo: Iterator[list[dict[str, str]]] = iter(prompts)
     timeout = aiohttp.ClientTimeout(total=600)
     async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=timeout
+        connector=aiohttp.TCPConnector(limit=0, force_close=True), timeout=timeout
     ) as session:
 
         async def client() -> None:
