@@ -14,11 +14,12 @@ import numpy as np
 import structlog
 
 from agent.kv.cache import BlockCache
-from agent.kv.codec import Bytes, compose_state, parse_state, state_bytes
+from agent.kv.codec import compose_state, parse_state, state_bytes
 from agent.kv.fetching import Phase, PrefixRequest, Restored, usable_blocks
 from agent.kv.layout import Geometry, StateLayoutError
 from agent.kv.ledger import SeqKey
 from agent.kv.selfcheck import StatePort
+from agent.kv.state_reader import Bytes
 from shoal.blocks import BLOCK_TOKENS, BlockSpace, block_hashes
 
 log = structlog.get_logger()

@@ -101,7 +101,9 @@ class BlockReader:
             else:
                 data = self._from_disk(block, read.request.tenant_salt)
         except Exception:
-            log.exception("kv_read_failed", tier=str(read.tier))
+            # One that was called off is cut from its connection when the tier closes.
+            if not read.cancelled.is_set():
+                log.exception("kv_read_failed", tier=str(read.tier))
         self.post(Arrived(read.request.seq, read.round, read.index, block, data, read.tier))
 
     def _from_shared(self, block: BlockHash, tenant_salt: bytes) -> Block | None:

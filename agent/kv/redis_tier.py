@@ -202,7 +202,10 @@ class SharedTier:
         self._write_behind.drain(timeout_s)
         self._closing.set()
         self._write_behind.close(timeout_s)
-        self.readers.shutdown(wait=True, cancel_futures=True)
+        self.readers.shutdown(wait=False, cancel_futures=True)
+        # A read over a trickling link would go on for as long as bytes come.
+        self._reader.connection_pool.disconnect(inuse_connections=True)
+        self.readers.shutdown(wait=True)
         self._reader.close()
         self._writer.close()
 
