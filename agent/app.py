@@ -6,6 +6,7 @@ Imports neither llama_cpp nor Ray: engines are child processes.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import fcntl
 import os
@@ -27,8 +28,8 @@ from agent.rpc.engine_process import EngineSpec, engine_command
 from agent.rpc.engines import EngineSettings
 from agent.rpc.enrol import JoinRequest, enrol
 from agent.rpc.identity import Identity, IdentityStore
+from agent.rpc.membership import Membership, check_not_expired
 from agent.rpc.model_files import find_model
-from agent.rpc.renewal import check_not_expired
 from agent.rpc.stages import Stages
 from agent.session.backoff import Backoff
 from agent.session.config import AgentConfig, read_config
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str], command: EngineCommand = engine_command) -> i
         stages.say("failed", exit_code=int(error.exit_code), message=error.message)
         sys.stderr.write(f"agent: {error.message}\n")
         return int(error.exit_code)
+    except KeyboardInterrupt:  # while joining; later SIGINT is a request to leave
+        return 128 + signal.SIGINT
 
 
 async def _run(
@@ -64,13 +67,13 @@ async def _run(
     store = IdentityStore(config.home)
     identity = await _become_member(config, store, stages)
     structlog.contextvars.bind_contextvars(device_id=identity.device_id)
+    sockets_dir = _make_sockets_dir(config)
     capabilities = await asyncio.to_thread(_capabilities, config)
     device = Device(
         DeviceParts(
-            identity=identity,
-            store=store,
+            membership=Membership(identity, store, config.join_url),
             capabilities=convert.capability_report(capabilities),
-            engines=_engine_settings(config, command),
+            engines=_engine_settings(config, sockets_dir, command),
             backoff=Backoff(random.Random()),  # noqa: S311 - jitter is no secret
             stages=stages,
         )
@@ -80,7 +83,10 @@ async def _run(
         loop.add_signal_handler(
             number, lambda: device.leave("shutting down", grace_s=config.grace_s)
         )
-    end = await device.run(models)
+    try:
+        end = await device.run(models)
+    finally:
+        _remove_sockets(sockets_dir)
     stages.say("stopped", exit_code=int(end.exit_code), message=end.message)
     if end.exit_code is not ExitCode.OK:
         sys.stderr.write(f"agent: {end.message}\n")
@@ -119,11 +125,24 @@ def _capabilities(config: AgentConfig) -> Capabilities:
     )
 
 
-def _engine_settings(config: AgentConfig, command: EngineCommand) -> EngineSettings:
+def _make_sockets_dir(config: AgentConfig) -> Path:
     try:
-        sockets_dir = Home(config.home).make_sockets_dir()
+        return Home(config.home).make_sockets_dir()
     except OSError as error:
         raise AgentError(ExitCode.USAGE, str(error)) from error
+
+
+def _remove_sockets(sockets_dir: Path) -> None:
+    """Leave nothing in the temporary directory; an engine may have removed its own."""
+    with contextlib.suppress(OSError):
+        for socket in sockets_dir.glob("engine-*.sock"):
+            socket.unlink(missing_ok=True)
+        sockets_dir.rmdir()
+
+
+def _engine_settings(
+    config: AgentConfig, sockets_dir: Path, command: EngineCommand
+) -> EngineSettings:
     defaults = EngineSpec(
         name="",
         file=Path(),

@@ -16,9 +16,8 @@ from agent.hardware.load import LoadSampler
 from agent.rpc import convert
 from agent.rpc.bridge import Bridge
 from agent.rpc.engines import Engines, EngineSettings
-from agent.rpc.identity import Identity, IdentityStore
 from agent.rpc.link import LinkEvents, LinkStream
-from agent.rpc.renewal import keep_certificate_fresh
+from agent.rpc.membership import Membership
 from agent.rpc.stages import Stages
 from agent.session import connection as conn
 from agent.session.backoff import Backoff
@@ -36,8 +35,7 @@ log = structlog.get_logger()
 class DeviceParts:
     """What a device is made of; `grace_s`: how long running requests may finish at the end."""
 
-    identity: Identity
-    store: IdentityStore
+    membership: Membership
     capabilities: pb.CapabilityReport
     engines: EngineSettings
     backoff: Backoff
@@ -51,7 +49,7 @@ class Device:
     def __init__(self, parts: DeviceParts) -> None:
         now = asyncio.get_running_loop().time()
         self._parts = parts
-        self._identity = parts.identity
+        self._membership = parts.membership
         self._connection = conn.Connection(parts.backoff, now=now)
         self._ledger = RequestLedger()
         self._engines = Engines(parts.engines, self)
@@ -141,19 +139,21 @@ class Device:
             case conn.SendHeartbeat():
                 self._send(pb.DeviceFrame(heartbeat=self._heartbeat()))
             case conn.Announce(epoch):
-                log.info("connected", device_id=self._identity.device_id, epoch=epoch)
+                log.info("connected", epoch=epoch)
                 self._parts.stages.say("connected", epoch=epoch)
-            case conn.SendGoodbye(reason):
-                goodbye = pb.Goodbye(reason=reason)
-                self._post(pb.DeviceFrame(goodbye=goodbye))
+            case conn.SendGoodbye(reason, epoch):
+                self._post(pb.DeviceFrame(epoch=epoch, goodbye=pb.Goodbye(reason=reason)))
             case conn.Drop(why):
                 self._drop(why)
+            case conn.LookUpHubs():
+                self._spawn(self._membership.look_up_hubs())
             case conn.GiveUp():
                 if not self._over.done():
                     self._over.set_result(effect)
 
     def _dial(self, attempt: int) -> None:
-        addresses = self._identity.hub_addresses
+        identity = self._membership.identity
+        addresses = identity.hub_addresses
         hello = pb.Hello(
             min_protocol=MIN_PROTOCOL_VERSION,
             max_protocol=PROTOCOL_VERSION,
@@ -165,7 +165,7 @@ class Device:
         self._stream = LinkStream(
             LinkEvents(self._take_hub_frame, lambda why: self._feed(conn.Broken(why)))
         )
-        self._stream.open(addresses[attempt % len(addresses)], self._identity, hello)
+        self._stream.open(addresses[attempt % len(addresses)], identity, hello)
 
     def _drop(self, why: str) -> None:
         self._bridge.cancel_all()
@@ -173,7 +173,8 @@ class Device:
         stream, self._stream = self._stream, None
         if stream is None:
             return
-        log.info("disconnected", device_id=self._identity.device_id, why=why)
+        stream.detach()
+        log.info("disconnected", why=why)
         closing = self._spawn(stream.close(flush=self._connection.phase is conn.Phase.STOPPED))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
@@ -240,11 +241,8 @@ class Device:
             self._idle.set()
 
     async def _keep_certificate(self) -> None:
-        def replace(identity: Identity) -> None:
-            self._identity = identity
-
         try:
-            await keep_certificate_fresh(self._identity, self._parts.store, replace)
+            await self._membership.keep_certificate_fresh()
         except AgentError as error:
             self._feed(conn.Leave(error.message))
             if not self._over.done():

@@ -151,10 +151,17 @@ class EngineHost:
             )
             self._listener.engine_changed(self.report)
 
-    def _spawn_task(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn_task(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("engine_task_failed", model=self.spec.name, exc_info=error)
+            self._feed(sup.Unresponsive(repr(error)))
 
     async def _run_child(self) -> None:
         """Life of one child, from spawn to exit."""
@@ -168,7 +175,7 @@ class EngineHost:
         self._client = EngineClient(self.spec.socket)
         if self._machine.state is sup.EngineState.STOPPING:
             process.signal(signal.SIGTERM)
-        serving = asyncio.create_task(self._serve(self._client))
+        serving = self._spawn_task(self._serve(self._client))
         try:
             reason = await process.wait()
         finally:

@@ -6,12 +6,12 @@ import asyncio
 import dataclasses
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import grpc
 import grpc.aio
 import structlog
 
+from agent.rpc.gateway_page import FleetPage, ask_gateway
 from agent.rpc.identity import (
     Identity,
     IdentityStore,
@@ -46,14 +46,6 @@ class JoinRequest:
     patience_s: float = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Fleet:
-    """What the gateway says in public; nothing in it is trusted before the pin matched."""
-
-    ca_pem: bytes
-    enrol_address: str
-
-
 async def enrol(request: JoinRequest, store: IdentityStore) -> Identity:
     """Join the fleet and save the identity.
 
@@ -62,7 +54,8 @@ async def enrol(request: JoinRequest, store: IdentityStore) -> Identity:
     Raises AgentError with a distinct exit code for each way to fail.
     """
     give_up_at = asyncio.get_running_loop().time() + request.patience_s
-    fleet = await _ask_gateway(request, give_up_at)
+    fleet = await ask_gateway(request.url, give_up_at)
+    _check_fleet(fleet, request)
     key_pem = make_key()
     message = pb.EnrolRequest(
         token=request.token.text,
@@ -91,74 +84,51 @@ async def enrol(request: JoinRequest, store: IdentityStore) -> Identity:
     return identity
 
 
-async def renew(identity: Identity, store: IdentityStore) -> Identity:
-    """Exchange the certificate for a fresh one with the same key, and save it.
+async def renew(identity: Identity) -> Identity:
+    """Exchange the certificate for a fresh one with the same key; saves nothing.
 
     Raises grpc.aio.AioRpcError when no hub granted it and ValueError when the
     answer is unusable; the old certificate stays in use then.
     """
     message = pb.RenewRequest(csr_pem=make_csr(identity.key_pem, identity.name))
-    async with link_channel(identity.hub_addresses[0], identity) as channel:
-        stub = rpc.RenewalStub(channel)  # type: ignore[no-untyped-call]
-        reply = await stub.Renew(message, timeout=_CALL_TIMEOUT_S)
-    renewed = dataclasses.replace(identity, certificate_pem=reply.certificate_pem.encode())
+    reply = await _call_renew(identity, message)
+    renewed = dataclasses.replace(
+        identity,
+        certificate_pem=reply.certificate_pem.encode(),
+        hub_addresses=tuple(reply.hub_addresses) or identity.hub_addresses,
+    )
     check_certificate(renewed)
-    store.save_certificate(renewed)
     return renewed
 
 
-async def _ask_gateway(request: JoinRequest, give_up_at: float) -> _Fleet:
-    import httpx  # only a device that joins needs an HTTP client
-
-    url = f"{request.url.rstrip('/')}/shoal/v1/join"
-    loop = asyncio.get_running_loop()
-    async with httpx.AsyncClient(timeout=10.0, trust_env=False) as client:
-        while True:
-            try:
-                response = await client.get(url)
-                if response.status_code < 500:
-                    break
-                why = f"HTTP {response.status_code}"
-            except httpx.InvalidURL as error:
-                raise AgentError(ExitCode.USAGE, f"--join {request.url}: {error}") from error
-            except httpx.HTTPError as error:
-                why = str(error) or type(error).__name__
-            if loop.time() >= give_up_at:
-                raise AgentError(
-                    ExitCode.UNREACHABLE,
-                    f"no gateway answers at {request.url} ({why}); check --join and the network",
-                )
-            await asyncio.sleep(_RETRY_S)
-    if response.status_code != httpx.codes.OK:
-        raise AgentError(
-            ExitCode.UNREACHABLE,
-            f"{url} answered HTTP {response.status_code}: this is not a shoal gateway",
-        )
-    return _read_fleet(response, request)
+async def _call_renew(identity: Identity, message: pb.RenewRequest) -> pb.EnrolReply:
+    """Ask the hubs in turn; the last one's error is raised."""
+    for address in identity.hub_addresses:
+        try:
+            async with link_channel(address, identity) as channel:
+                stub = rpc.RenewalStub(channel)  # type: ignore[no-untyped-call]
+                reply: pb.EnrolReply = await stub.Renew(message, timeout=_CALL_TIMEOUT_S)
+                return reply
+        except grpc.aio.AioRpcError:
+            if address == identity.hub_addresses[-1]:
+                raise
+    raise ValueError("no hub address")
 
 
-def _read_fleet(response: Any, request: JoinRequest) -> _Fleet:
-    try:
-        body = response.json()
-        fleet = _Fleet(str(body["ca_pem"]).encode(), str(body["enrol_address"]))
-        authority = ca_der(fleet.ca_pem)
-        versions = (int(body["protocol"]["min"]), int(body["protocol"]["max"]))
-    except (ValueError, KeyError, TypeError) as error:
-        raise AgentError(
-            ExitCode.UNREACHABLE,
-            f"{request.url} does not answer as a shoal gateway does; check --join",
-        ) from error
-    request.token.check_ca(authority)
-    if agree_on_protocol(*versions) is None:
+def _check_fleet(fleet: FleetPage, request: JoinRequest) -> None:
+    request.token.check_ca(ca_der(fleet.ca_pem))
+    low, high = fleet.protocol
+    if agree_on_protocol(low, high) is None:
         raise AgentError(
             ExitCode.PROTOCOL,
-            f"the fleet speaks protocol {versions[0]} to {versions[1]}, this agent "
-            f"{MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}; update the older one",
+            f"the fleet speaks protocol {low} to {high}, this agent {MIN_PROTOCOL_VERSION} to "
+            f"{PROTOCOL_VERSION}; update the older one",
         )
-    return fleet
 
 
-async def _call_enrol(fleet: _Fleet, message: pb.EnrolRequest, give_up_at: float) -> pb.EnrolReply:
+async def _call_enrol(
+    fleet: FleetPage, message: pb.EnrolRequest, give_up_at: float
+) -> pb.EnrolReply:
     loop = asyncio.get_running_loop()
     while True:
         try:

@@ -85,7 +85,7 @@ class IdentityStore:
         """Write all files, each atomically; the key is readable by this user only."""
         write_private(self._home / "device.key", identity.key_pem)
         write_private(self._home / "ca.crt", identity.ca_pem)
-        self.save_certificate(identity)
+        write_private(self._home / "device.crt", identity.certificate_pem)
         description = {
             "device_id": identity.device_id,
             "name": identity.name,
@@ -93,10 +93,6 @@ class IdentityStore:
             "gateway_url": identity.gateway_url,
         }
         write_private(self._home / "identity.json", json.dumps(description, indent=1).encode())
-
-    def save_certificate(self, identity: Identity) -> None:
-        """Replace the certificate alone (renewal keeps the key)."""
-        write_private(self._home / "device.crt", identity.certificate_pem)
 
 
 def write_private(path: Path, content: bytes) -> None:

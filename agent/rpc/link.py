@@ -8,11 +8,14 @@ from dataclasses import dataclass
 
 import grpc
 import grpc.aio
+import structlog
 
 from agent.rpc.identity import Identity
 from agent.rpc.tls import describe, link_channel
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import device_pb2_grpc as rpc
+
+log = structlog.get_logger()
 
 # Some minutes of steps at full speed. A hub that lags so far behind is as good as gone.
 _MAX_UNSENT_FRAMES = 4096
@@ -21,7 +24,7 @@ _FLUSH_WITHIN_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Called from the event loop; neither is called after `LinkStream.close`."""
+    """Called from the event loop; neither is called after `LinkStream.detach`."""
 
     on_frame: Callable[[pb.HubFrame], None]
     on_end: Callable[[str], None]
@@ -48,9 +51,13 @@ class LinkStream:
         except asyncio.QueueFull:
             self._end("the hub reads too slowly")
 
-    async def close(self, *, flush: bool) -> None:
-        """End the stream without further events; with `flush` let out what is queued."""
+    def detach(self) -> None:
+        """No more events from now on."""
         self._closed = True
+
+    async def close(self, *, flush: bool) -> None:
+        """Detach and end the stream; with `flush` let out what is queued first."""
+        self.detach()
         if self._task is None:
             return
         if flush and not self._outbox.full():
@@ -75,6 +82,9 @@ class LinkStream:
                 why = "the hub closed the stream"
             except grpc.aio.AioRpcError as error:
                 why = describe(error)
+            except Exception as error:
+                log.error("hub_frame_failed", exc_info=error)
+                why = f"a frame could not be handled: {error!r}"
             finally:
                 writer.cancel()
                 call.cancel()

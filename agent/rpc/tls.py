@@ -17,10 +17,21 @@ _OPTIONS = (
 )
 
 
+def is_loopback(address: str) -> bool:
+    """True for host:port or a URL on this machine, where no proxy belongs in between."""
+    host = address.rpartition("://")[2].partition("/")[0]
+    return host.startswith(("127.", "localhost:", "[::1]")) or host == "localhost"
+
+
+def _options(address: str) -> tuple[tuple[str, int | str], ...]:
+    proxy = 0 if is_loopback(address) else 1
+    return (*_OPTIONS, ("grpc.enable_http_proxy", proxy))
+
+
 def enrolment_channel(address: str, ca_pem: bytes) -> grpc.aio.Channel:
     """TLS to the enrol port: the server is checked against the CA, we have no certificate yet."""
     credentials = grpc.ssl_channel_credentials(root_certificates=ca_pem)
-    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=_options(address))
 
 
 def link_channel(address: str, identity: Identity) -> grpc.aio.Channel:
@@ -30,7 +41,7 @@ def link_channel(address: str, identity: Identity) -> grpc.aio.Channel:
         private_key=identity.key_pem,
         certificate_chain=identity.certificate_pem,
     )
-    return grpc.aio.secure_channel(address, credentials, options=_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=_options(address))
 
 
 def describe(error: grpc.aio.AioRpcError) -> str:

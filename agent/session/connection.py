@@ -17,6 +17,8 @@ from agent.session.errors import ExitCode
 LIVED_S = 5.0
 # From dialling to Welcome, TLS handshake included.
 GREETING_S = 15.0
+# A hub that was not there so often in a row may have moved.
+LOOK_UP_AFTER = 3
 
 
 class Phase(Enum):
@@ -115,9 +117,10 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class SendGoodbye:
-    """Send Goodbye and let it out before the stream closes."""
+    """Send Goodbye under `epoch` and let it out before the stream closes."""
 
     reason: str
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,12 @@ class GiveUp:
     message: str
 
 
-Effect = Dial | SendHeartbeat | Announce | Drop | SendGoodbye | GiveUp
+@dataclass(frozen=True, slots=True)
+class LookUpHubs:
+    """Ask the gateway where the hubs are now; the next dial uses what it says."""
+
+
+Effect = Dial | SendHeartbeat | Announce | Drop | SendGoodbye | GiveUp | LookUpHubs
 
 _FATAL = {
     RejectReason.REVOKED: (
@@ -160,6 +168,7 @@ class Connection:
         self.phase = Phase.WAITING
         self.epoch = 0
         self._num_dials = 0
+        self._num_lost = 0  # since the last Welcome
         self._retry_at = now
         self._since = now
         self._interval_s = 0.0
@@ -226,6 +235,7 @@ class Connection:
             return self._lose("unexpected welcome", self._backoff.next_delay_s(), now)
         self.phase, self.epoch, self._since = Phase.CONNECTED, event.epoch, now
         self._set_times(event.heartbeat_interval_s, event.lease_s)
+        self._num_lost = 0
         self._last_heard_at = now
         self._next_heartbeat_at = now
         return [Announce(event.epoch)]
@@ -263,10 +273,12 @@ class Connection:
     def _lose(self, why: str, delay_s: float, now: float) -> list[Effect]:
         self.phase, self.epoch = Phase.WAITING, 0
         self._retry_at = now + delay_s
-        return [Drop(why)]
+        self._num_lost += 1
+        return [Drop(why)] if self._num_lost % LOOK_UP_AFTER else [Drop(why), LookUpHubs()]
 
     def _leave(self, event: Leave) -> list[Effect]:
-        connected = self.phase is Phase.CONNECTED
+        goodbye: list[Effect] = []
+        if self.phase is Phase.CONNECTED:
+            goodbye.append(SendGoodbye(event.reason, self.epoch))
         self.phase, self.epoch = Phase.STOPPED, 0
-        goodbye: list[Effect] = [SendGoodbye(event.reason)] if connected else []
         return [*goodbye, Drop(event.reason), GiveUp(ExitCode.OK, event.reason)]

@@ -135,7 +135,7 @@ class Fleet:
     presented: Authority | None = None  # what the join page and the enrol port claim to be
     script: FleetScript = field(default_factory=FleetScript)
     enrolments: list[enrolment_pb2.EnrolRequest] = field(default_factory=list)
-    num_renewals: int = 0
+    renewed: asyncio.Event = field(default_factory=asyncio.Event)
     epoch: int = 0
 
     async def start(self) -> None:
@@ -157,7 +157,9 @@ class Fleet:
         self._http = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._http.sockets[0].getsockname()[1]}"
 
-    async def start_link(self) -> None:
+    async def start_link(self, *, move: bool = False) -> None:
+        if move:
+            self.link_port = 0
         self._link = grpc.aio.server(options=SERVER_OPTIONS)
         device_pb2_grpc.add_DeviceLinkServicer_to_server(self, self._link)
         enrolment_pb2_grpc.add_RenewalServicer_to_server(self, self._link)
@@ -224,7 +226,7 @@ class Fleet:
         return self._certificate(request.csr_pem)
 
     async def Renew(self, request: Any, context: Any) -> Any:
-        self.num_renewals += 1
+        self.renewed.set()
         self.script.certificate_age = timedelta(minutes=5)
         self.script.certificate_life = timedelta(hours=1)
         return self._certificate(request.csr_pem)

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from agent.rpc.enrol import JoinRequest, enrol, renew
-from agent.rpc.identity import Identity, IdentityStore
-from agent.rpc.renewal import keep_certificate_fresh
+from agent.rpc.identity import IdentityStore
+from agent.rpc.membership import Membership
 from agent.session.errors import AgentError, ExitCode
 from agent.session.join_token import JoinToken
 from tests.harness.agent_hub import Authority, Fleet
@@ -120,10 +120,9 @@ async def test_renewal_keeps_the_key_and_replaces_the_certificate(
 ) -> None:
     store = IdentityStore(tmp_path)
     old = await enrol(request_for(fleet), store)
-    new = await renew(old, store)
+    new = await renew(old)
     assert new.key_pem == old.key_pem
     assert new.certificate_pem != old.certificate_pem
-    assert store.load() == new
 
 
 async def test_certificate_is_renewed_when_a_third_of_its_life_is_left(
@@ -133,12 +132,31 @@ async def test_certificate_is_renewed_when_a_third_of_its_life_is_left(
     store = IdentityStore(tmp_path)
     identity = await enrol(request_for(fleet), store)
     assert identity.wants_renewal(datetime.now(UTC))
-    renewed: asyncio.Future[Identity] = asyncio.get_running_loop().create_future()
-    task = asyncio.create_task(keep_certificate_fresh(identity, store, renewed.set_result))
-    fresh = await asyncio.wait_for(renewed, 10)
+    membership = Membership(identity, store)
+    task = asyncio.create_task(membership.keep_certificate_fresh())
+    await asyncio.wait_for(fleet.renewed.wait(), 10)
+    await asyncio.wait({task}, timeout=1)
     task.cancel()
-    assert not fresh.wants_renewal(datetime.now(UTC))
-    assert store.load() == fresh
+    assert not membership.identity.wants_renewal(datetime.now(UTC))
+    assert store.load() == membership.identity
+
+
+async def test_hubs_that_moved_are_found_through_the_gateway(fleet: Fleet, tmp_path: Path) -> None:
+    store = IdentityStore(tmp_path)
+    membership = Membership(await enrol(request_for(fleet), store), store)
+    fleet.page["hub_addresses"] = ["127.0.0.1:7"]
+    await membership.look_up_hubs()
+    assert membership.identity.hub_addresses == ("127.0.0.1:7",)
+    assert store.load() == membership.identity
+
+
+async def test_addresses_of_another_fleet_are_not_taken(fleet: Fleet, tmp_path: Path) -> None:
+    store = IdentityStore(tmp_path)
+    identity = await enrol(request_for(fleet), store)
+    fleet.page |= {"hub_addresses": ["127.0.0.1:7"], "ca_pem": Authority().pem.decode()}
+    membership = Membership(identity, store)
+    await membership.look_up_hubs()
+    assert membership.identity == identity
 
 
 async def test_expired_certificate_ends_the_agent_with_the_remedy(
@@ -148,7 +166,7 @@ async def test_expired_certificate_ends_the_agent_with_the_remedy(
     store = IdentityStore(tmp_path)
     identity = await enrol(request_for(fleet), store)
     with pytest.raises(AgentError, match="expired") as caught:
-        await keep_certificate_fresh(identity, store, lambda _: None)
+        await Membership(identity, store).keep_certificate_fresh()
     assert caught.value.exit_code is ExitCode.IDENTITY_UNUSABLE
 
 

@@ -98,7 +98,7 @@ async def test_agent_enrols_serves_and_says_goodbye(starter: Starter) -> None:
 
     children = psutil.Process(agent.pid).children()
     agent.signal(signal.SIGTERM)
-    await connection.next("goodbye")
+    assert (await connection.next("goodbye")).epoch == starter.fleet.epoch
     assert await agent.wait() == 0
     assert children
     assert not any(child.is_running() for child in children)
@@ -174,6 +174,14 @@ async def test_lost_hub_cancels_what_runs_and_the_agent_returns(starter: Starter
             break
     submit(connection, "next", "echo back")
     assert (await updates_of(connection, "next"))[-1].HasField("finished")
+
+
+async def test_hub_on_another_port_is_found_again(starter: Starter) -> None:
+    await ready(starter)
+    await starter.fleet.stop_link()
+    await starter.fleet.start_link(move=True)
+    starter.fleet.page["hub_addresses"] = [starter.fleet.link_address]
+    await starter.fleet.accept(timeout_s=45)
 
 
 async def test_hub_that_stops_answering_is_dialled_anew(starter: Starter) -> None:

@@ -97,8 +97,9 @@ def test_hub_that_shuts_down_is_retried_within_a_second() -> None:
 
 
 def test_leaving_says_goodbye_only_when_connected() -> None:
-    assert conn.SendGoodbye("bye") in connected().handle(conn.Leave("bye"), 1.0)
-    assert conn.SendGoodbye("bye") not in dialled().handle(conn.Leave("bye"), 1.0)
+    assert conn.SendGoodbye("bye", 7) in connected().handle(conn.Leave("bye"), 1.0)
+    effects = dialled().handle(conn.Leave("bye"), 1.0)
+    assert not any(isinstance(effect, conn.SendGoodbye) for effect in effects)
 
 
 def random_event(rng: random.Random) -> conn.Event:
