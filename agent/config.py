@@ -36,6 +36,8 @@ class EngineConfig:
     # Sequences whose batched output would differ from a single run are decoded alone.
     require_batch_invariance: bool = True
     measure: bool = True
+    # None: whoever started the process. A starter that may die at once names itself.
+    parent_pid: int | None = None
     log_level: str = "info"
 
 

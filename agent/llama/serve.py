@@ -61,6 +61,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         action="store_true",
         help="batch even where a sequence's output then depends on the others",
     )
+    parser.add_argument("--parent", type=int, help="process to end with; default: the starter")
     parser.add_argument("--log-level", default="info")
     options = parser.parse_args(arguments)
     if not 1 <= options.slots <= 256:
@@ -80,13 +81,17 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         max_waiting=options.max_waiting,
         require_batch_invariance=not options.allow_batch_variance,
         measure=not options.no_measure,
+        parent_pid=options.parent,
         log_level=options.log_level,
     )
 
 
-def die_with_parent() -> int:
-    """Have the kernel end this process when its parent's thread ends; the parent's id."""
-    parent = os.getppid()
+def die_with_parent(expected: int | None) -> int:
+    """Have the kernel end this process when its parent's thread ends; the parent's id.
+
+    Ends the process at once when it was to be `expected` and is gone already.
+    """
+    parent = expected or os.getppid()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
@@ -182,7 +187,7 @@ async def _load(config: EngineConfig, loop: EngineLoop, stop: asyncio.Event) -> 
 def main() -> None:
     """Entry point of the engine process."""
     config = parse_arguments(sys.argv[1:])
-    parent = die_with_parent()
+    parent = die_with_parent(config.parent_pid)
     set_up_logs("engine", config.log_level)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     asyncio.run(serve(config, parent))
