@@ -28,6 +28,7 @@ from orchestrator.actors.config import (
     port_is_free,
     set_ray_environment,
 )
+from orchestrator.actors.haproxy import write_haproxy_wrapper
 from orchestrator.config import HubConfig
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_endpoints
 from orchestrator.gateway.config import GatewayConfig
@@ -123,7 +124,7 @@ class Orchestrator:
         haproxy_dir = self._sockets_dir / "haproxy"
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
         self._ports = choose_ports(self._home.path / "hub" / "ports.json")
-        set_ray_environment(self._ports, haproxy_dir)
+        set_ray_environment(self._ports, haproxy_dir, write_haproxy_wrapper(haproxy_dir))
         self._secrets = setup.prepare_identity(self._home)
         say("identity_ready")
 

@@ -10,8 +10,9 @@ import json
 import os
 import random
 import socket
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 # Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes a
@@ -20,6 +21,7 @@ _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 # Ports that Serve may give to replicas: a restarted one gets another for a while.
 _REPLICA_PORTS = 16
 _OTHER_PORTS = 6
+_PORT_WAIT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +39,38 @@ class FleetPorts:
 
 
 def choose_ports(saved: Path) -> FleetPorts:
-    """The ports of the fleet's last run when they are free, else new ones; kept in `saved`.
+    """The ports of the fleet's last run as far as they are free, else new ones; kept in `saved`.
 
-    Devices remember the hub's address, so it should outlive a restart.
+    Devices remember the hub's address, so the hub's ports outlive a restart: they are
+    waited for a few seconds, for a fleet that was just stopped may hold them still.
     """
     try:
-        ports = FleetPorts(**json.loads(saved.read_text(encoding="utf-8")))
+        last = FleetPorts(**json.loads(saved.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        ports = None
-    if ports is None or not all(_is_free(port) for port in asdict(ports).values()):
-        ports = _new_ports()
-        saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        saved.write_text(json.dumps(asdict(ports)), encoding="utf-8")
+        last = None
+    ports = _new_ports()
+    if last is not None:
+        if all(_becomes_free(port) for port in (last.enrol, last.link)):
+            ports = replace(ports, enrol=last.enrol, link=last.link)
+    saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    saved.write_text(json.dumps(asdict(ports)), encoding="utf-8")
     return ports
+
+
+def _becomes_free(port: int) -> bool:
+    deadline_s = time.monotonic() + _PORT_WAIT_S
+    while not port_is_free(port):
+        if time.monotonic() > deadline_s:
+            return False
+        time.sleep(0.1)
+    return True
 
 
 def _new_ports() -> FleetPorts:
     size = _OTHER_PORTS + 2 * _REPLICA_PORTS
     for _ in range(200):
         first = random.randrange(_FIRST_PORT, _LAST_PORT - size)  # noqa: S311 - not a secret
-        if all(_is_free(port) for port in range(first, first + size)):
+        if all(port_is_free(port) for port in range(first, first + size)):
             replicas = first + _OTHER_PORTS
             return FleetPorts(
                 enrol=first,
@@ -71,7 +85,8 @@ def _new_ports() -> FleetPorts:
     raise OSError(f"no {size} free ports in a row between {_FIRST_PORT} and {_LAST_PORT}")
 
 
-def _is_free(port: int) -> bool:
+def portport_is_free(port: int) -> bool:
+    """Whether this machine's loopback port can be bound now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers bind: a port whose last connections linger in TIME_WAIT is free.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,19 +97,16 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def port_is_free(port: int) -> bool:
-    """Whether this machine's loopback port can be bound now."""
-    return _is_free(port)
-
-
-def set_ray_environment(ports: FleetPorts, haproxy_dir: Path) -> None:
+def set_ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> None:
     """Set what Ray and Serve read at import; nothing of another cluster's is left over."""
-    for name in [name for name in os.environ if name.startswith(("RAY_ADDRESS", "RAY_JOB_"))]:
+    for name in [
+        name for name in os.environ if name.startswith(("RAY_ADDRESS", "RAY_JOB_", "RAY_SERVE_"))
+    ]:
         del os.environ[name]
-    os.environ.update(ray_environment(ports, haproxy_dir))
+    os.environ.update(ray_environment(ports, haproxy_dir, haproxy))
 
 
-def ray_environment(ports: FleetPorts, haproxy_dir: Path) -> Mapping[str, str]:
+def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapping[str, str]:
     """The variables; names from `ray.serve._private.constants` of Ray 2.60."""
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -106,6 +118,7 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path) -> Mapping[str, str]:
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
         "RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP": "0",
         "RAY_SERVE_LOG_TO_STDERR": "0",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy_dir / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy_dir / "admin.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy_dir),
