@@ -1,7 +1,7 @@
 """Prefix reuse as the engine's step loop sees it: tokens and slots in, restored tokens out.
 
 Joins the block cache, which knows no llama.cpp, with the state codec. For the
-owner thread of the context alone; only `restore`, `prefilled`, `park` and
+owner thread of the context alone. Only `restore`, `prefilled`, `park` and
 `resume` touch the context, each for milliseconds.
 """
 
@@ -73,9 +73,10 @@ class PrefixCache:
         return self.cache.poll()
 
     def restore(self, seq: SeqKey, slot: int) -> Restored:
-        """Put a READY sequence's prefix into its slot, which must be clear.
+        """Put a READY sequence's prefix into its slot.
 
-        Prefill then starts at `Restored.num_tokens`, always a multiple of 128.
+        Prefill then starts at `Restored.num_tokens`, always a multiple of 128: 0 when
+        there is none or llama.cpp refused it, and the slot is empty then.
         """
         restored = self.cache.take(seq)
         if not restored.blocks:
@@ -84,21 +85,20 @@ class PrefixCache:
         if len(self._buffer) < needed:
             self._buffer = np.empty(needed, dtype=np.uint8)
         blob = compose_state(self._geometry, self._n_stream, slot, restored.blocks, self._buffer)
-        if self._port.state_set(slot, blob) == len(blob):
+        if self._port.state_set(slot, blob.data) == len(blob):
             return restored
         log.error("kv_restore_refused", num_blocks=len(restored.blocks))
-        self._port.clear(slot)
         return replace(restored, blocks=(), tiers=())
 
     def prefilled(self, seq: SeqKey, slot: int, num_tokens: int) -> int:
         """Tell that the slot holds the prompt's first `num_tokens`; blocks that were exported.
 
-        Call after every prefill chunk and before any token is decoded: blocks leave
-        when the prompt is complete or as soon as another sequence waits for them,
-        and a sliding-window model's at every chunk.
+        Call after every prefill chunk: blocks leave when the last full one is there
+        or as soon as another sequence waits for them, and a sliding-window model's at
+        every chunk. Tokens decoded later may be in the slot too; they never leave.
         """
         table = self.cache.ledger.table(seq)
-        num_blocks = num_tokens // BLOCK_TOKENS
+        num_blocks = min(num_tokens // BLOCK_TOKENS, len(table.hashes))
         awaited = self.cache.awaited(seq)
         complete = num_blocks == len(table.hashes)
         if not (complete or self._geometry.has_window or 0 < awaited <= num_blocks):
@@ -119,22 +119,19 @@ class PrefixCache:
     def park(self, seq: SeqKey, slot: int) -> bool:
         """Keep the whole state of a sequence that is preempted; False: no room, let it run on.
 
-        The slot is clear afterwards. What was decoded comes back exactly, which a
-        prefill of the same tokens would not.
+        The slot is not cleared. What was decoded comes back exactly, which a prefill
+        of the same tokens would not; sampler and text stay with the caller.
         """
         state = np.array(np.frombuffer(self._port.state_get(slot), dtype=np.uint8))
-        if not self.cache.host.park(seq, state):
-            return False
-        self._port.clear(slot)
-        return True
+        return self.cache.host.park(seq, state)
 
     def resume(self, seq: SeqKey, slot: int) -> bool:
-        """Put a parked sequence into a clear slot, not necessarily its old one.
+        """Put a parked sequence into a slot, not necessarily its old one.
 
         False when it was not parked or llama.cpp refused its state: fail the sequence.
         """
         state = self.cache.host.unpark(seq)
-        return state is not None and self._port.state_set(slot, state) == len(state)
+        return state is not None and self._port.state_set(slot, state.data) == len(state)
 
     def close(self, seq: SeqKey) -> None:
         """Forget the sequence, parked or not; harmless for one that is unknown."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from agent.kv.codec import compose_state, parse_state
 from agent.kv.layout import Geometry, StateLayoutError
@@ -15,13 +14,13 @@ from agent.kv.layout import Geometry, StateLayoutError
 class StatePort(Protocol):
     """The part of the engine's runner that moves a sequence's state."""
 
-    def state_get(self, seq: int) -> memoryview | bytes | npt.NDArray[np.uint8]:
-        """The sequence's state blob."""
+    def state_get(self, slot: int, /) -> memoryview:
+        """The sequence's state blob; valid until the next call."""
 
-    def state_set(self, seq: int, blob: npt.NDArray[np.uint8]) -> int:
+    def state_set(self, slot: int, blob: memoryview, /) -> int:
         """Replace the sequence's state; bytes read, 0 when llama.cpp refused it."""
 
-    def clear(self, seq: int) -> None:
+    def clear(self, slot: int, /) -> None:
         """Forget the sequence."""
 
 
@@ -54,7 +53,7 @@ def check_codec(port: StatePort, source: int, target: int) -> CodecReport:
         blocks = [state.copy_block(i) for i in range(state.num_blocks) if state.has_block(i)]
         port.clear(target)
         blob = compose_state(state.geometry, state.n_stream, target, blocks)
-        if port.state_set(target, blob) != len(blob):
+        if port.state_set(target, blob.data) != len(blob):
             return CodecReport(None, 0, "the engine library refused a rebuilt state")
         rebuilt = parse_state(port.state_get(target), target, state.geometry)
         same = rebuilt.num_blocks == len(blocks) and all(

@@ -49,16 +49,17 @@ class Engine:
         logits = llama.llama_get_logits_ith(self.context, -1)
         return np.ctypeslib.as_array(logits, (self._num_vocab,)).copy()
 
-    def state_get(self, seq: int) -> npt.NDArray[np.uint8]:
-        size = llama.llama_state_seq_get_size(self.context, seq)
+    def state_get(self, slot: int, /) -> memoryview:
+        size = llama.llama_state_seq_get_size(self.context, slot)
         blob = np.empty(size, dtype=np.uint8)
         pointer = blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        assert llama.llama_state_seq_get_data(self.context, pointer, size, seq) == size
-        return blob
+        assert llama.llama_state_seq_get_data(self.context, pointer, size, slot) == size
+        return blob.data
 
-    def state_set(self, seq: int, blob: npt.NDArray[np.uint8]) -> int:
-        pointer = blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        return int(llama.llama_state_seq_set_data(self.context, pointer, len(blob), seq))
+    def state_set(self, slot: int, blob: memoryview, /) -> int:
+        view = np.frombuffer(blob, dtype=np.uint8)
+        pointer = view.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        return int(llama.llama_state_seq_set_data(self.context, pointer, len(view), slot))
 
     def clear(self, seq: int) -> None:
         memory = llama.llama_get_memory(self.context)

@@ -47,7 +47,7 @@ def test_blocks_restored_in_another_context_continue_bit_identically(
         assert len(blocks) == NUM_BLOCKS
         for engine, n_stream, seq in ((first, 3, 1), (second, 2, 0), (second, 2, 1)):
             blob = compose_state(report.geometry, n_stream, seq, blocks)
-            assert engine.state_set(seq, blob) == len(blob)
+            assert engine.state_set(seq, blob.data) == len(blob)
             warm = engine.decode(seq, len(prefix), question)
             np.testing.assert_array_equal(warm, cold)
         with pytest.raises(StateLayoutError) as caught:
@@ -82,7 +82,7 @@ def test_a_sliding_window_model_restores_past_its_window_bit_identically(tmp_pat
         assert not state.has_block(0)
         cold = first.decode(0, len(prefix), question)
         blob = compose_state(state.geometry, 3, 2, blocks)
-        assert second.state_set(2, blob) == len(blob)
+        assert second.state_set(2, blob.data) == len(blob)
         warm = second.decode(2, len(prefix), question)
         np.testing.assert_array_equal(warm, cold)
         assert np.ptp(cold) > 0

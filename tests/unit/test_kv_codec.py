@@ -4,7 +4,6 @@ import random
 import struct
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from agent.kv.codec import compose_state, parse_state
@@ -182,17 +181,17 @@ class Port:
         self.states: dict[int, bytes] = {0: source}
         self.refuse, self.spoil = refuse, spoil
 
-    def state_get(self, seq: int) -> bytes:
-        return self.states.get(seq, b"")
+    def state_get(self, slot: int, /) -> memoryview:
+        return memoryview(self.states.get(slot, b""))
 
-    def state_set(self, seq: int, blob: npt.NDArray[np.uint8]) -> int:
+    def state_set(self, slot: int, blob: memoryview, /) -> int:
         if self.spoil:
             blob[-20] ^= 1
-        self.states[seq] = blob.tobytes()
+        self.states[slot] = blob.tobytes()
         return 0 if self.refuse else len(blob)
 
-    def clear(self, seq: int) -> None:
-        self.states.pop(seq, None)
+    def clear(self, slot: int, /) -> None:
+        self.states.pop(slot, None)
 
 
 def test_self_check_passes_and_leaves_the_target_empty() -> None:
