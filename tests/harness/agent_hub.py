@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -20,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import device_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
 from shoal.wire import HUB_TLS_NAME, SERVER_OPTIONS
+from tests.harness.join_page import JoinPage
 
 
 class Authority:
@@ -154,8 +154,8 @@ class Fleet:
             "protocol": {"min": 0, "max": 1},
         }
         self.page = page
-        self._http = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._http.sockets[0].getsockname()[1]}"
+        self._page = JoinPage(page)
+        self.url = await self._page.start()
 
     async def start_link(self, *, move: bool = False) -> None:
         if move:
@@ -176,8 +176,7 @@ class Fleet:
         await self._link.stop(None)
 
     async def stop(self) -> None:
-        self._http.close()
-        await self._http.wait_closed()
+        await self._page.stop()
         await self._link.stop(None)
         await self._enrol.stop(None)
 
@@ -240,11 +239,3 @@ class Fleet:
             ca_pem=self.authority.pem.decode(),
             hub_addresses=[self.link_address],
         )
-
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        body = json.dumps(self.page).encode()
-        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        writer.write(head.encode() + body)
-        await writer.drain()
-        writer.close()

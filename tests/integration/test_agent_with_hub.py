@@ -1,0 +1,166 @@
+"""Real agent processes at a real hub: the whole edge without Ray and without a model."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from orchestrator.fleet.registry_redis import connect
+from orchestrator.identity.token_store_redis import TokenStore
+from shoal.v1 import fleet_pb2, fleet_pb2_grpc
+from shoal.v1 import inference_pb2 as inf
+from tests.harness.agent_process import AgentProcess
+from tests.harness.hub_rig import HubRig, ScriptedGateway, running_hub
+from tests.harness.join_page import JoinPage
+from tests.harness.redis_server import running_redis
+
+MODEL = "tiny-1m"
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with running_redis() as url:
+        yield url
+
+
+class Edge:
+    """Starts agents that join the rig's hub."""
+
+    def __init__(self, rig: HubRig, folder: Path, url: str) -> None:
+        self.rig = rig
+        self.folder = folder
+        self.url = url
+        self.model = folder / "Tiny-1M.Q4_0.gguf"
+        self.model.write_bytes(b"fine")
+        self.agents: list[AgentProcess] = []
+
+    async def token(self) -> str:
+        client = connect(self.rig.config.state_url)
+        try:
+            return await TokenStore(client, self.rig.authority.ca_sha256).create()
+        finally:
+            await client.aclose()
+
+    async def start(self, name: str, token: str = "") -> AgentProcess:
+        arguments = ["--home", str(self.folder / name), "--name", name, "--join", self.url]
+        arguments += ["--model", str(self.model), *(("--token", token) if token else ())]
+        agent = await AgentProcess.start(arguments)
+        self.agents.append(agent)
+        return agent
+
+    async def until_serving(self, name: str, timeout_s: float = 40.0) -> None:
+        async with asyncio.timeout(timeout_s):
+            while True:
+                status = (await self.rig.statuses()).get(name)
+                if status and status.state == "READY" and any(m.state == 2 for m in status.models):
+                    return
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def edge(tmp_path: Path, redis_url: str) -> AsyncIterator[Edge]:
+    client = connect(redis_url)
+    await client.flushall()
+    await client.aclose()
+    settings = {"heartbeat_interval_ms": 200, "lease_ms": 2_000, "tick_ms": 50}
+    async with running_hub(tmp_path, redis_url, **settings) as rig:
+        page = JoinPage(
+            {
+                "ca_pem": rig.authority.ca_pem,
+                "enrol_address": rig.hub.addresses.enrol,
+                "hub_addresses": [rig.hub.addresses.link],
+                "protocol": {"min": 0, "max": 1},
+            }
+        )
+        edge = Edge(rig, tmp_path, await page.start())
+        yield edge
+        for agent in edge.agents:
+            await agent.kill()
+        await page.stop()
+
+
+async def last_update(gateway: ScriptedGateway, request_id: str) -> inf.SequenceUpdate:
+    while True:
+        update = await gateway.next()
+        if update.request_id == request_id and (
+            update.HasField("finished") or update.HasField("failed")
+        ):
+            return update
+
+
+async def test_request_travels_from_gateway_to_engine_and_back(edge: Edge) -> None:
+    await edge.start("pi", await edge.token())
+    await edge.until_serving("pi")
+    gateway = ScriptedGateway(edge.rig)
+    await gateway.submit("r1", model=MODEL, text="echo one two")
+    assert (await gateway.next()).placed.device_name == "pi"
+    last = await last_update(gateway, "r1")
+    assert last.finished.usage.completion_tokens == 2
+    await gateway.close()
+
+
+async def test_crashed_engine_fails_over_to_the_other_device(edge: Edge) -> None:
+    agents = [await edge.start(name, await edge.token()) for name in ("a", "b")]
+    for name in ("a", "b"):
+        await edge.until_serving(name)
+    gateway = ScriptedGateway(edge.rig)
+    await gateway.submit("held", model=MODEL, text="hold")
+    first = (await gateway.next()).placed.device_name
+    assert (await gateway.next()).HasField("admitted")
+    agent = agents[("a", "b").index(first)]
+    (engine,) = psutil.Process(agent.pid).children()
+    engine.send_signal(signal.SIGKILL)
+    while not (update := await gateway.next()).HasField("placed"):
+        assert not update.HasField("failed"), update.failed.message
+    assert update.placed.device_name != first
+    assert update.placed.attempt == 2
+    await edge.until_serving(first)
+    await gateway.close()
+
+
+async def test_killed_agent_returns_without_a_token_and_appears_once(edge: Edge) -> None:
+    agent = await edge.start("pi", await edge.token())
+    await edge.until_serving("pi")
+    await agent.kill()
+    await edge.rig.state_becomes("pi", "SUSPECT")
+    await edge.start("pi")
+    await edge.until_serving("pi")
+    assert list(await edge.rig.statuses()) == ["pi"]
+
+
+async def test_drained_device_says_goodbye_and_leaves(edge: Edge) -> None:
+    agent = await edge.start("pi", await edge.token())
+    await edge.until_serving("pi")
+    async with edge.rig.gateway_channel() as channel:
+        stub = fleet_pb2_grpc.FleetStub(channel)
+        await stub.DrainDevice(fleet_pb2.DeviceRequest(device="pi"), timeout=10)
+    assert await agent.wait() == 0
+    await edge.rig.state_becomes("pi", "LEFT")
+
+
+async def test_removed_device_ends_with_its_exit_code(edge: Edge) -> None:
+    agent = await edge.start("pi", await edge.token())
+    await edge.until_serving("pi")
+    async with edge.rig.gateway_channel() as channel:
+        stub = fleet_pb2_grpc.FleetStub(channel)
+        await stub.RemoveDevice(fleet_pb2.DeviceRequest(device="pi"), timeout=10)
+    assert await agent.wait() == 20
+
+
+async def test_used_token_and_taken_name_have_their_exit_codes(edge: Edge) -> None:
+    token = await edge.token()
+    await edge.start("pi", token)
+    await edge.until_serving("pi")
+    assert await (await edge.start("other", token)).wait() == 12
+    second = AgentProcess.start(
+        [
+            *("--home", str(edge.folder / "third"), "--name", "pi", "--join", edge.url),
+            *("--token", await edge.token()),
+        ]
+    )
+    assert await (await second).wait() == 15
