@@ -49,9 +49,8 @@ def choose_ports(saved: Path) -> FleetPorts:
     except (OSError, ValueError, TypeError):
         last = None
     ports = _new_ports()
-    if last is not None:
-        if all(_becomes_free(port) for port in (last.enrol, last.link)):
-            ports = replace(ports, enrol=last.enrol, link=last.link)
+    if last is not None and all(_becomes_free(port) for port in (last.enrol, last.link)):
+        ports = replace(ports, enrol=last.enrol, link=last.link)
     saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     saved.write_text(json.dumps(asdict(ports)), encoding="utf-8")
     return ports
@@ -86,6 +85,18 @@ def _new_ports() -> FleetPorts:
 
 
 def portport_is_free(port: int) -> bool:
+    """Whether this machine's loopback port can be bound now."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        # As servers bind: a port whose last connections linger in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def port_is_free(port: int) -> bool:
     """Whether this machine's loopback port can be bound now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         # As servers bind: a port whose last connections linger in TIME_WAIT is free.
