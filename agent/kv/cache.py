@@ -117,8 +117,9 @@ class BlockCache:
         self.ledger.taken(seq)
         for block, data, tier in zip(hashes, blocks, tiers, strict=True):
             self._counts[f"kv_hit_blocks_{tier}"] += 1
-            if self._shelf is not None:
-                self._shelf.used(block)
+            if tier is Tier.HOST and self._shelf is not None:
+                # Its write may have been dropped when it was new.
+                self._shelf.keep(block, entry.request.tenant_salt, data)
             if tier is not Tier.REDIS:
                 self._share(entry.request, block, data)
         self._counts["kv_missed_blocks"] += table.num_usable - len(hashes)

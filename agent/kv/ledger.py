@@ -66,7 +66,6 @@ class BlockLedger:
             block = table.hashes[table.num_matched]
             if block not in self.host:
                 break
-            self.host.touch(block)
             self._pins[block] += 1
             table.num_matched += 1
         return table.num_matched
@@ -100,12 +99,15 @@ class BlockLedger:
         """The host holds (or was offered) this block; the blocks that left for it.
 
         Ends its claim either way. None: no room beside what is pinned; the block was
-        not taken in.
+        not taken in. Its own sequence's other blocks do not leave for it: without
+        those before it, it would be worth nothing.
         """
         owner = self._claimed_by.pop(block, None)
-        if owner is not None:
-            self._tables[owner].claims.discard(block)
-        return self.host.admit(block, num_bytes, self._pins)
+        if owner is None:
+            return self.host.admit(block, num_bytes, self._pins)
+        table = self._tables[owner]
+        table.claims.discard(block)
+        return self.host.admit(block, num_bytes, {*self._pins, *table.hashes})
 
     def taken(self, seq: SeqKey) -> None:
         """The sequence has copied its matched blocks; the host may evict them again."""
@@ -114,8 +116,15 @@ class BlockLedger:
             self._unpin(table)
 
     def close(self, seq: SeqKey) -> tuple[SeqKey, ...]:
-        """End the table, its pins and its claims; the sequences that waited for it."""
+        """End the table, its pins and its claims; the sequences that waited for it.
+
+        Counts as the use of its blocks, the last one first: so a prefix is evicted
+        from its end, and what is left of it can still be restored.
+        """
         table = self._tables.pop(seq)
+        for block in reversed(table.hashes):
+            self.host.touch(block)
+            self.disk.touch(block)
         if table.pinned:
             self._unpin(table)
         for block in table.claims:

@@ -29,6 +29,8 @@ from shoal.blocks import BlockHash, shared_key
 
 log = structlog.get_logger()
 _WRITE_TIMEOUT_S = 5.0
+# A link found slow is not fetched from, so it must be tried again some day.
+_SPEED_HOLDS_S = 60.0
 # A Redis without room that does not evict refuses every store; reads still work.
 _PAUSE_WHEN_FULL_S = 5.0
 _REMEMBERED_BLOCKS = 65_536
@@ -73,6 +75,7 @@ class SharedCounters:
 class _Measured:
     read: Speed = field(default_factory=Speed)
     write: Speed = field(default_factory=Speed)
+    read_at_s: float = 0.0
     round_trip_ms: float = 0.0
 
 
@@ -117,8 +120,11 @@ class SharedTier:
 
     @property
     def bandwidth_bytes_per_s(self) -> float | None:
-        """Measured speed of fetching blocks; that of storing them until one was fetched."""
-        return self._measured.read.bytes_per_s or self._measured.write.bytes_per_s
+        """Speed of fetching blocks as lately measured, else of storing them; None: unknown."""
+        measured = self._measured
+        if self._clock() - measured.read_at_s > _SPEED_HOLDS_S:
+            measured.read.bytes_per_s = None
+        return measured.read.bytes_per_s or measured.write.bytes_per_s
 
     @property
     def round_trip_ms(self) -> float:
@@ -170,6 +176,7 @@ class SharedTier:
     def fetched(self, num_bytes: int, seconds: float) -> None:
         """Report what a whole fetch, several blocks at once, moved in what time."""
         self._measured.read.sample(num_bytes, seconds)
+        self._measured.read_at_s = self._clock()
 
     def gave_up(self) -> None:
         """Report that a caller's time limit ended before an answer came."""

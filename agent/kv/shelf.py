@@ -45,7 +45,6 @@ class DiskShelf:
     def keep(self, block: BlockHash, tenant_salt: bytes, data: Block) -> None:
         """Book the block and write it behind, unless it is here or the queue is full."""
         if block in self._index:
-            self._index.touch(block)
             return
         leaving = self._index.admit(block, self._sealer.sealed_bytes)
         if leaving is None:
@@ -54,10 +53,6 @@ class DiskShelf:
             self._writes.offer(WriteJob(old))
         if not self._writes.offer(WriteJob(block, tenant_salt, data)):
             self._index.discard(block)
-
-    def used(self, block: BlockHash) -> None:
-        """Count a use of a block that is here."""
-        self._index.touch(block)
 
     def forget(self, block: BlockHash) -> None:
         """Drop a block that could not be read or written."""

@@ -106,6 +106,16 @@ def test_a_trickling_link_costs_the_limit_once_and_is_then_not_used() -> None:
             assert time.monotonic() - started < 5
 
 
+def test_a_link_once_found_slow_is_tried_again_later() -> None:
+    now = [1000.0]
+    shared = SharedTier(SharedTierConfig("unix:///nowhere"), sealer(), clock=lambda: now[0])
+    shared.fetched(num_bytes=1000, seconds=1.0)
+    assert shared.bandwidth_bytes_per_s == 1000
+    now[0] += 61
+    assert shared.bandwidth_bytes_per_s is None
+    shared.close()
+
+
 @pytest.fixture
 def tls_redis(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """(rediss:// URL, CA file) of a redis-server that speaks TLS alone."""

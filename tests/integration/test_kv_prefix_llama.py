@@ -139,6 +139,7 @@ def test_a_parked_sequence_continues_bit_identically_in_another_slot(
     for index, token in enumerate(tail[:4]):
         node.engine.decode(0, len(PREFIX) + len(QUESTION) + index, [token])
     assert node.prefixes.park(SeqKey(7), 0)
+    node.engine.clear(0)
     node.engine.decode(0, 0, QUESTION)
     node.engine.clear(1)
     assert node.prefixes.resume(SeqKey(7), 1)

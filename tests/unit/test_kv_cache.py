@@ -162,7 +162,7 @@ def test_a_preempted_sequence_comes_back_whole_within_the_budget() -> None:
     assert rig.cache.host.park(SeqKey(50), state)
     assert rig.cache.host.park(SeqKey(51), state)
     assert rig.cache.host.used_bytes <= 4 * BLOCK_BYTES
-    assert rig.run(prompt(1, 2, 3)).num_tokens == 0
+    assert rig.run(prompt(1, 2, 3)).num_tokens == 256
     back = rig.cache.host.unpark(SeqKey(50))
     assert back is not None
     assert back.tobytes() == state.tobytes()

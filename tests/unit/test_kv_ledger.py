@@ -75,6 +75,29 @@ def test_matched_blocks_stay_until_they_are_taken() -> None:
     ledger.check_integrity()
 
 
+def test_a_prefix_is_evicted_from_its_end() -> None:
+    ledger = BlockLedger(4, 0)
+    long = chain(1, 2, 3, 4)
+    ledger.open(A, long, 4)
+    ledger.claim(A)
+    for block in long:
+        ledger.stored(block, 1)
+    ledger.close(A)
+    assert ledger.stored(chain(9)[0], 2) == (long[3], long[2])
+
+
+def test_a_prompt_larger_than_the_host_keeps_its_beginning() -> None:
+    ledger = BlockLedger(3, 0)
+    long = chain(1, 2, 3, 4, 5)
+    ledger.open(A, long, 5)
+    ledger.claim(A)
+    assert [ledger.stored(block, 1) for block in long] == [(), (), (), None, None]
+    ledger.close(A)
+    ledger.open(B, long, 5)
+    assert ledger.match(B) == 3
+    ledger.check_integrity()
+
+
 def test_a_sequence_has_one_table() -> None:
     ledger = BlockLedger(1, 1)
     ledger.open(A, (), 0)
