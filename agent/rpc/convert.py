@@ -9,6 +9,7 @@ from agent.session.connection import RejectReason
 from agent.session.supervision import EngineState
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import engine_pb2
+from shoal.wire import agree_on_protocol
 
 _MODEL_STATES = {
     EngineState.IDLE: engine_pb2.MODEL_STATE_LOADING,
@@ -35,8 +36,12 @@ def model_state(state: EngineState) -> engine_pb2.ModelState:
     return _MODEL_STATES[state]
 
 
-def welcomed(message: pb.Welcome) -> connection.Welcomed:
-    """The event that a Welcome is."""
+def welcomed(message: pb.Welcome) -> connection.Welcomed | connection.Rejected:
+    """The event that a Welcome is; one in a protocol that we do not speak is a refusal."""
+    if agree_on_protocol(message.protocol, message.protocol) is None:
+        return connection.Rejected(
+            RejectReason.PROTOCOL, f"the hub chose protocol {message.protocol}"
+        )
     return connection.Welcomed(
         epoch=message.epoch,
         heartbeat_interval_s=message.heartbeat_interval_ms / 1000,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -95,7 +96,8 @@ class EngineProcess:
         if stream is None:
             return
         while chunk := await _read_line(stream):
-            os.write(sys.stderr.fileno(), chunk)
+            with contextlib.suppress(OSError):  # our own reader is gone: keep the child's flowing
+                os.write(sys.stderr.fileno(), chunk)
             line = chunk.decode(errors="replace").strip()
             if line:
                 self._last_lines.append(line[:_LONGEST_LINE_BYTES])
