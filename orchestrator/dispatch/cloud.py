@@ -23,8 +23,6 @@ _MAX_ERROR_BODY_BYTES = 64 * 1024
 # A line of a stream is one chunk; endpoints send far shorter ones.
 _MAX_LINE_CHARS = 4 * 1024 * 1024
 
-CloudDone = Callable[[pb.GenerateRequest, Sequence[pb.SequenceUpdate]], None]
-
 
 @dataclass(frozen=True, slots=True)
 class CloudRoute:
