@@ -1,1 +1,18 @@
-"""The paged KV cache: blocks, ledger, tiers."""
+"""The paged KV cache: blocks of 128 tokens, from host memory to the fleet's shared tier.
+
+    opening         builds it all from settings
+    prefix_cache    what the step loop calls; joins codec and block cache
+    selfcheck       start-up proof that the codec knows this library's state layout
+    codec           state blobs to blocks and back (layout, state_reader)
+    cache           begin, poll, take, offer, close over all tiers
+    ledger          pure: tables, pins, claims (lru: one tier's books)
+    fetching        one sequence's way to its prefix
+    policy, link    pure: fetch or recompute; breaker, speed, bandwidth budget
+    host, disk, redis_tier    where bytes lie (shelf, write_behind, reading: threads)
+    seal            authenticated encryption of what leaves this process's memory
+    budget          how much memory the cache gets, explained
+
+Invariants: a hash covers all that decides a block's bytes; only whole blocks
+prefilled in canonical cuts enter; only contiguous, authenticated blocks are
+restored; nothing here blocks the owner thread; no failure of a tier is an error.
+"""
