@@ -15,6 +15,7 @@ from agent.kv.selfcheck import check_codec
 from shoal.blocks import BLOCK_TOKENS
 from tests.harness.kv_llama import Engine, llama, loaded_model
 from tests.harness.models import smollm2_file
+from tests.harness.tiny_recurrent_model import write_tiny_recurrent_model
 from tests.harness.tiny_window_model import NUM_VOCAB, write_tiny_window_model
 
 pytest.importorskip("llama_cpp")
@@ -88,3 +89,13 @@ def test_a_sliding_window_model_restores_past_its_window_bit_identically(tmp_pat
         assert np.ptp(cold) > 0
         first.close()
         second.close()
+
+
+def test_a_recurrent_model_is_said_to_have_no_blocks(tmp_path: Path) -> None:
+    with loaded_model(write_tiny_recurrent_model(tmp_path / "tiny.gguf")) as tiny:
+        engine = Engine(tiny, 2, llama.GGML_TYPE_F32)
+        engine.decode(0, 0, [1, 2, 3] * 60)
+        report = check_codec(engine, 0, 1)
+        assert not report.caches_blocks
+        assert "unknown KV state layout" in report.reason
+        engine.close()
