@@ -26,9 +26,9 @@ log = structlog.get_logger()
 _PROBE_EVERY_S = 2.0
 # The asyncio thread of an engine answers while another thread decodes.
 _ANSWER_WITHIN_S = 10.0
-# Grows while a large model loads: polling is not free.
+# Grows while a large model loads: a poll costs half a millisecond.
 _FIRST_READY_POLL_S = 0.05
-_LAST_READY_POLL_S = 1.0
+_LAST_READY_POLL_S = 0.25
 
 
 class EngineListener(Protocol):

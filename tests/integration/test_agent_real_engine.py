@@ -51,7 +51,7 @@ async def test_real_engine_answers_and_survives_kill_9(tmp_path: Path) -> None:
         [
             *("--home", str(tmp_path), "--name", "real", "--join", fleet.url),
             *("--token", fleet.authority.token(), "--model", MODEL),
-            *("--slots", "2", "--context", "512"),
+            *("--slots", "2", "--context", "512", "--engine-arg=--no-measure"),
         ],
         real_engine=True,
     )
@@ -59,7 +59,6 @@ async def test_real_engine_answers_and_survives_kill_9(tmp_path: Path) -> None:
         connection = await fleet.accept()
         report = await until_ready(connection)
         assert report.num_parameters > 100e6
-        assert report.decode_tokens_per_s > 0
         text, last = await generate(connection, "first")
         assert last.finished.usage.completion_tokens > 0
 
