@@ -36,9 +36,14 @@ class Bridge:
         self._send_frame = send_frame
 
     def take_command(self, command: pb.InferenceCommand) -> None:
-        """Carry out the hub's command; a refusal goes back as `failed`."""
-        if command.WhichOneof("command") == "cancel":
+        """Carry out the hub's command; a refusal goes back as `failed`.
+
+        A newer hub's command that this agent does not know is skipped.
+        """
+        kind = command.WhichOneof("command")
+        if kind == "cancel":
             self._cancel(command)
+        if kind != "submit":
             return
         request_id = command.submit.request_id
         try:

@@ -176,6 +176,26 @@ async def test_lost_hub_cancels_what_runs_and_the_agent_returns(starter: Starter
     assert (await updates_of(connection, "next"))[-1].HasField("finished")
 
 
+async def test_senseless_frames_change_nothing(starter: Starter) -> None:
+    agent, connection = await ready(starter)
+    submit(connection, "held", "hold")
+    await connection.next("inference")
+    connection.send()
+    connection.send(inference=inf.InferenceCommand())
+    connection.send(inference=inf.InferenceCommand(cancel=inf.CancelRequest(request_id="none")))
+    connection.send(unload_model=pb.UnloadModel(name="none"))
+    connection.send(load_model=pb.LoadModel(name="other", url="file:///etc/passwd"))
+    connection.send(load_model=pb.LoadModel())
+    connection.send(heartbeat_ack=pb.HeartbeatAck(next_interval_ms=1, lease_ms=1))
+    submit(connection, "held", "echo again")
+    submit(connection, "", "echo one")
+    failed = (await updates_of(connection, ""))[-1].failed
+    assert failed.param == "request_id"
+    submit(connection, "next", "echo one two")
+    assert (await updates_of(connection, "next"))[-1].HasField("finished")
+    assert psutil.pid_exists(agent.pid)
+
+
 async def test_hub_on_another_port_is_found_again(starter: Starter) -> None:
     await ready(starter)
     await starter.fleet.stop_link()
