@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import psutil
 import structlog
 
 from orchestrator import setup
@@ -44,10 +46,11 @@ _log = structlog.get_logger(__name__)
 _OBJECT_STORE_BYTES = 100_000_000  # nothing of ours goes through it
 _READY_LIMIT_S = 60.0
 _STOP_LIMIT_S = 5.0
+_WATCH_INTERVAL_S = 1.0
 
 
 class StartFailure(Exception):
-    """The orchestrator cannot start; the message names the remedy."""
+    """The orchestrator cannot start or go on; the message names the remedy."""
 
 
 def main() -> int:
@@ -62,7 +65,7 @@ def main() -> int:
         orchestrator.prepare()
         try:
             orchestrator.start(stop)
-            stop.wait()
+            orchestrator.watch(stop)
         finally:
             orchestrator.stop()
     except (StartFailure, KeyFileError, CloudConfigError, OSError) as error:
@@ -111,6 +114,7 @@ class Orchestrator:
         self._home = Home(arguments.home.absolute())
         self._hub: ActorHandle[Any] | None = None
         self._ray_started = False
+        self._ray_processes: list[psutil.Process] = []
 
     def prepare(self) -> None:
         """Check what can be checked before anything runs; set Ray's environment."""
@@ -143,6 +147,13 @@ class Orchestrator:
         url = self._gateway_url
         say("ready", gateway_url=url, after_s=round(time.monotonic() - began_s, 1))
 
+    def watch(self, stop: threading.Event) -> None:
+        """Wait for `stop`; raises StartFailure when Ray itself dies, for nothing restarts it."""
+        while not stop.wait(_WATCH_INTERVAL_S):
+            for process in self._ray_processes:
+                if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                    raise StartFailure("Ray's own process ended; start the fleet again")
+
     def stop(self) -> None:
         """Stop what was started, gateway first, so that clients are told before devices go."""
         if not self._ray_started:
@@ -156,8 +167,18 @@ class Orchestrator:
                 ray.get(self._hub.stop.remote(), timeout=_STOP_LIMIT_S)
             except ray.exceptions.RayError as error:
                 _log.warning("hub_stop_failed", error=repr(error))
+        self._keep_logs()
         ray.shutdown()
         say("stopped")
+
+    def _keep_logs(self) -> None:
+        """Copy the actors' logs home: Ray keeps them beside its sockets, which go away."""
+        kept = self._home.logs_dir / "ray"
+        shutil.rmtree(kept, ignore_errors=True)
+        session = self._sockets_dir / "ray" / "session_latest" / "logs"
+        shutil.copytree(
+            session, kept, ignore=shutil.ignore_patterns("events", "export_events", "old", "*.sock")
+        )
 
     @property
     def _gateway_url(self) -> str:
@@ -167,6 +188,8 @@ class Orchestrator:
         # Late: Ray and Serve read their environment when they are imported.
         import ray
 
+        # Serve takes a second to import; Ray's start is mostly waiting.
+        threading.Thread(target=_import_actors, daemon=True).start()
         self._ray_started = True
         ray.init(
             # Never "auto": another fleet's cluster on this machine must not be joined.
@@ -180,6 +203,8 @@ class Orchestrator:
             _node_ip_address="127.0.0.1",
             _temp_dir=str(self._sockets_dir / "ray"),
         )
+        children = psutil.Process().children()
+        self._ray_processes = [p for p in children if p.name() in ("raylet", "gcs_server")]
 
     def _start_hub(self) -> None:
         from orchestrator.actors.hub import HubActor
@@ -202,14 +227,20 @@ class Orchestrator:
 
         start_serve(self._arguments.host, self._arguments.port)
         say("serve_ready")
-        run_gateway(
-            _gateway_config(self._arguments, self._home, self._ports, self._secrets, self._cloud)
+        config = _gateway_config(
+            self._arguments, self._home, self._ports, self._secrets, self._cloud
         )
+        run_gateway(config, self._arguments.gateways)
         if self._hub is not None:
             addresses: Any = ray.get(self._hub.addresses.remote(), timeout=_READY_LIMIT_S)
             say("hub_ready", **addresses)
         _wait_until_ready(self._gateway_url, stop)
         say("gateway_ready")
+
+
+def _import_actors() -> None:
+    import orchestrator.actors.gateway
+    import orchestrator.actors.hub  # noqa: F401 - later imports find them loaded
 
 
 def _gateway_config(

