@@ -59,7 +59,17 @@ class AgentProcess:
             await self._process.communicate()
             return await self._process.wait()
 
+    async def stop(self) -> None:
+        """End it in good order, so that it leaves nothing behind; kill it if it does not."""
+        if self._process.returncode is None:
+            self._process.terminate()
+        try:
+            await self.wait(15)
+        except TimeoutError:
+            await self.kill()
+
     async def kill(self) -> None:
+        """End it with SIGKILL, as a crash does."""
         if self._process.returncode is None:
             self._process.kill()
         await self._process.communicate()

@@ -37,7 +37,15 @@ class Starter:
 
     async def start(self, *more: str) -> AgentProcess:
         arguments = ["--home", str(self.home), "--name", "pi", "--join", self.fleet.url]
-        arguments += ["--token", self.fleet.authority.token(), "--model", str(self.model), *more]
+        arguments += [
+            "--token",
+            self.fleet.authority.token(),
+            "--model",
+            str(self.model),
+            "--grace-s",
+            "0",
+            *more,
+        ]
         agent = await AgentProcess.start(arguments)
         self.agents.append(agent)
         return agent
@@ -47,8 +55,7 @@ class Starter:
 async def starter(fleet: Fleet, tmp_path: Path) -> AsyncIterator[Starter]:
     starter = Starter(fleet, tmp_path)
     yield starter
-    for agent in starter.agents:
-        await agent.kill()
+    await asyncio.gather(*(agent.stop() for agent in starter.agents))
 
 
 def submit(connection: Connection, request_id: str, text: str, model: str = "tiny-1m") -> None:

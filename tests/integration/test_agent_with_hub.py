@@ -10,6 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from agent.rpc.enrol import renew
+from agent.rpc.identity import IdentityStore
 from orchestrator.fleet.registry_redis import connect
 from orchestrator.identity.token_store_redis import TokenStore
 from shoal.v1 import fleet_pb2, fleet_pb2_grpc
@@ -48,7 +50,8 @@ class Edge:
 
     async def start(self, name: str, token: str = "") -> AgentProcess:
         arguments = ["--home", str(self.folder / name), "--name", name, "--join", self.url]
-        arguments += ["--model", str(self.model), *(("--token", token) if token else ())]
+        arguments += ["--model", str(self.model), "--grace-s", "0"]
+        arguments += ["--token", token] if token else []
         agent = await AgentProcess.start(arguments)
         self.agents.append(agent)
         return agent
@@ -79,8 +82,7 @@ async def edge(tmp_path: Path, redis_url: str) -> AsyncIterator[Edge]:
         )
         edge = Edge(rig, tmp_path, await page.start())
         yield edge
-        for agent in edge.agents:
-            await agent.kill()
+        await asyncio.gather(*(agent.stop() for agent in edge.agents))
         await page.stop()
 
 
@@ -131,6 +133,16 @@ async def test_killed_agent_returns_without_a_token_and_appears_once(edge: Edge)
     await edge.start("pi")
     await edge.until_serving("pi")
     assert list(await edge.rig.statuses()) == ["pi"]
+
+
+async def test_certificate_is_renewed_by_the_hub_for_the_same_key(edge: Edge) -> None:
+    await edge.start("pi", await edge.token())
+    await edge.until_serving("pi")
+    identity = IdentityStore(edge.folder / "pi").load()
+    assert identity is not None
+    renewed = await renew(identity)
+    assert renewed.certificate_pem != identity.certificate_pem
+    assert renewed.key_pem == identity.key_pem
 
 
 async def test_drained_device_says_goodbye_and_leaves(edge: Edge) -> None:
