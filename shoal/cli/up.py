@@ -26,6 +26,8 @@ from shoal.home import Home, child_environment, default_home
 
 DEFAULT_PORT = 8421
 DEFAULT_MODEL = "smollm2-135m-instruct"
+# By then the supervisor has imported its modules and taken its lock, on any machine.
+SPAWN_LIMIT_S = 15.0
 
 
 @reported
@@ -162,25 +164,31 @@ def _start_supervisor(home: Home, options: UpOptions) -> None:
 
 def _wait_until_up(home: Home, view: ProgressView) -> str:
     """Show each stage; the gateway's URL, or CliError with what failed."""
-    patience_until = time.monotonic() + 10
-    for stage in follow_progress(home):
-        if stage is None:
-            if time.monotonic() > patience_until and not FleetLock(home).is_held_elsewhere():
-                message = "The supervisor ended before the fleet was up."
-                remedy = f"See {home.logs_dir / 'supervisor.log'}."
-                raise CliError(ExitCode.START_FAILED, message, remedy)
-            continue
-        view.show(stage)
-        if stage["stage"] == "ready":
-            break
-        if stage["stage"] == "failed":
-            raise CliError(
-                ExitCode.START_FAILED,
-                stage["message"],
-                f"`shoal doctor` looks for causes; the logs are in {home.logs_dir}.",
-            )
-    view.close()
-    return str(stage["gateway_url"]) if stage else ""
+    ended = False
+    spawned_by = time.monotonic() + SPAWN_LIMIT_S
+    try:
+        for stage in follow_progress(home):
+            if stage is None:
+                if ended:
+                    break
+                # Its last words may have come between our look and its end: look once more.
+                late = time.monotonic() > spawned_by
+                ended = late and not FleetLock(home).is_held_elsewhere()
+                continue
+            view.show(stage)
+            if stage["stage"] == "ready":
+                return str(stage["gateway_url"])
+            if stage["stage"] == "failed":
+                remedy = f"`shoal doctor` looks for causes; the logs are in {home.logs_dir}."
+                raise CliError(ExitCode.START_FAILED, stage["message"], remedy)
+    finally:
+        view.close()
+    message = "The supervisor ended before the fleet was up."
+    raise CliError(
+        ExitCode.START_FAILED,
+        message,
+        f"See {home.logs_dir / 'supervisor.log'}, then `shoal down`.",
+    )
 
 
 def _say_up(home: Home, url: str, *, already: bool, as_json: bool) -> None:
