@@ -81,10 +81,7 @@ def _compile(build: Build, entry: Path) -> Path:
             *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-cache-dir", "--no-deps"),
             *("--no-binary", PACKAGE, "--wheel-dir", scratch, f"{PACKAGE}=={VERSION}"),
         ]
-        environment = os.environ | {
-            "CMAKE_ARGS": shlex.join(build.cmake_args),
-            "SKBUILD_BUILD_VERBOSE": "true",
-        }
+        environment = os.environ | {"CMAKE_ARGS": shlex.join(build.cmake_args)}
         if _run_with_progress(command, environment, log) != 0:
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
             raise EngineBuildError(f"{tail}\n\nThe build failed; its whole log is {log}.\n{REMEDY}")
