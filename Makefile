@@ -2,6 +2,7 @@
 # make stop   end exactly what make run started
 # make test   set up if need be, run all tests
 # make check  lint, format, types, import rules, stubs: what CI runs
+# make setup EXTRAS=agent   only what a device needs: no Ray, no tests
 # make engine CMAKE_ARGS="..."   build the engine's library with other flags
 
 SHELL := /bin/bash
@@ -9,7 +10,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 SHOAL := $(VENV)/bin/shoal
 READY := $(VENV)/shoal-installed
-EXTRAS := agent,orchestrator,cloud,embedded,dev
+EXTRAS ?= agent,orchestrator,cloud,embedded,dev
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 UP_ARGS ?=
 PYTEST_ARGS ?=

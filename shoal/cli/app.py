@@ -9,8 +9,10 @@ import typer
 from shoal import __version__
 from shoal.cli import access, inspect
 from shoal.cli.chat import chat, tour
+from shoal.cli.decisions import decisions
 from shoal.cli.doctor import doctor
 from shoal.cli.explain import explain
+from shoal.cli.simulate import simulate
 from shoal.cli.up import down, up
 
 app = typer.Typer(
@@ -36,7 +38,7 @@ def shoal(
     """Many small language models working as one fleet."""
 
 
-for _command in (up, down, inspect.status, chat, explain, doctor, tour):
+for _command in (up, down, inspect.status, chat, explain, decisions, simulate, doctor, tour):
     app.command()(_command)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")

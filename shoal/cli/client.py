@@ -48,9 +48,10 @@ def find_endpoint(home: Home, *, admin: bool) -> Endpoint:
     if not url:
         record = read_record(home)
         if record is None or not record.gateway_url or record.state is FleetState.FAILED:
+            why = f" The last one ended: {record.error}." if record and record.error else ""
             raise CliError(
                 ExitCode.NOT_RUNNING,
-                f"No fleet runs with the state directory {home.path}.",
+                f"No fleet runs with the state directory {home.path}.{why}",
                 "Start one with `shoal up`, or set SHOAL_URL to a gateway.",
             )
         url = record.gateway_url

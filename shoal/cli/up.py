@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 import sys
@@ -18,10 +19,10 @@ from shoal.cli.fleet_file import FleetRecord, FleetState, read_record
 from shoal.cli.fleet_lock import FleetLock
 from shoal.cli.launches import UpOptions
 from shoal.cli.output import JsonFlag, answer, print_json
-from shoal.cli.processes import marked_processes
+from shoal.cli.processes import marked_processes, wait_for_end
 from shoal.cli.progress import follow_progress
 from shoal.cli.progress_view import ProgressView
-from shoal.cli.stopping import StopReport, stop_fleet
+from shoal.cli.stopping import SUPERVISOR_GRACE_S, StopReport, stop_fleet
 from shoal.home import Home, child_environment, default_home
 
 DEFAULT_PORT = 8421
@@ -64,7 +65,7 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     home.make_private_dirs()
     home.make_sockets_dir()
     view = ProgressView(quiet=as_json)
-    already = FleetLock(home).is_held_elsewhere()
+    already = _is_running(home, view)
     if already:
         _refuse_other_options(read_record(home), (port, agents, models or None))
         view.note("a fleet is already running here; `shoal down` would end it")
@@ -72,12 +73,18 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         _clear_leftovers(home, view)
         _require_free_port(options.port)
         _start_supervisor(home, options)
-    record = read_record(home) if already else None
-    running = record and record.state is FleetState.RUNNING
-    url = record.gateway_url if record and running else _wait_until_up(home, view)
-    _say_up(home, url, already=already, as_json=as_json)
-    if not detach and not already:
-        _stay(home, view)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        url = _url_of_running(home) if already else None
+        url = url or _wait_until_up(home, view)
+        _say_up(home, url, already=already, as_json=as_json)
+        if not detach and not already:
+            _stay(home, view)
+    except KeyboardInterrupt:
+        # What another `shoal up` started is not ours to end.
+        if not already:
+            _stop(home, view)
+        raise
 
 
 @reported
@@ -200,16 +207,28 @@ def _say_up(home: Home, url: str, *, already: bool, as_json: bool) -> None:
 
 
 def _stay(home: Home, view: ProgressView) -> None:
-    """Foreground: wait until interrupted, then end the fleet; or report that it ended."""
+    """Foreground: wait until the fleet ends; CliError when it ended by itself."""
     record = read_record(home)
     supervisor = record.supervisor.find() if record else None
     view.note("press Ctrl-C to end it")
-    try:
-        if supervisor:
-            supervisor.wait()
-    except KeyboardInterrupt:
-        _stop(home, view)
-        return
+    if supervisor:
+        supervisor.wait()
     record = read_record(home)
     if record and record.error:
         raise CliError(ExitCode.FAILED, record.error, f"The logs are in {home.logs_dir}.")
+
+
+def _is_running(home: Home, view: ProgressView) -> bool:
+    """Whether a fleet is up or coming up here; waits for one that is going down."""
+    lock = FleetLock(home)
+    record = read_record(home)
+    if record and record.state is FleetState.STOPPING and lock.is_held_elsewhere():
+        view.note("waiting for the last fleet to end")
+        supervisor = record.supervisor.find()
+        wait_for_end([supervisor] if supervisor else [], SUPERVISOR_GRACE_S)
+    return lock.is_held_elsewhere()
+
+
+def _url_of_running(home: Home) -> str | None:
+    record = read_record(home)
+    return record.gateway_url if record and record.state is FleetState.RUNNING else None

@@ -1,0 +1,69 @@
+"""`shoal decisions`: where the newest requests went, one line each."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+from urllib.parse import urlencode
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from shoal.cli.commands import admin_client, reported
+from shoal.cli.output import JsonFlag, answer, ms_text, print_json
+
+# As many as the gateway lists at once.
+MAX_LIMIT = 1_000
+
+
+@reported
+def decisions(
+    device: Annotated[str, typer.Option(help="Only requests placed there (name or id).")] = "",
+    limit: Annotated[int, typer.Option(min=1, max=MAX_LIMIT, help="At most this many.")] = 20,
+    as_json: JsonFlag = False,
+) -> None:
+    """List the newest routing decisions, predicted beside actual; details: `shoal explain`."""
+    query = urlencode({"limit": limit, **({"device": device} if device else {})})
+    listing = admin_client().get(f"/shoal/v1/decisions?{query}")
+    if as_json:
+        print_json(listing)
+        return
+    if not listing["decisions"]:
+        answer.print("No decisions are recorded" + (f" of {escape(device)}." if device else "."))
+        return
+    answer.print(_table(listing["decisions"]))
+
+
+def _table(records: list[dict[str, Any]]) -> Table:
+    headings = ("time", "request", "model", "device", "outcome", "TTFT", "(predicted)")
+    table = Table(*headings, "TPOT", "(predicted)", box=None, header_style="bold")
+    for record in records:
+        predicted, actual = predicted_of(record), record["actual"] or {}
+        decided = datetime.fromtimestamp(record["decided_unix_ms"] / 1000)
+        colour = "green" if record["outcome"] == "finished" else "yellow"
+        table.add_row(
+            f"{decided:%H:%M:%S}",
+            escape(record["request_id"]),
+            escape(record["model"]),
+            escape(placed_on(record)),
+            f"[{colour}]{escape(record['outcome'])}[/{colour}]",
+            ms_text(actual.get("ttft_ms")),
+            ms_text(predicted.get("ttft_ms")),
+            ms_text(actual.get("tpot_ms")),
+            ms_text(predicted.get("tpot_ms")),
+        )
+    return table
+
+
+def placed_on(record: dict[str, Any]) -> str:
+    """Name of the device that had the request last; the tier when none had it."""
+    if record["attempts"]:
+        return str(record["attempts"][-1]["device_name"])
+    return str(record["tier"]) if record["tier"] == "cloud" else "-"
+
+
+def predicted_of(record: dict[str, Any]) -> dict[str, Any]:
+    """Prediction for the chosen candidate; empty when there was none."""
+    chosen = (each for each in record["candidates"] if not each["rejected"])
+    return next((each["prediction"] or {} for each in chosen), {})
