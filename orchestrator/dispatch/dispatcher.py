@@ -61,7 +61,7 @@ class Dispatcher:
     def start(self, request: pb.GenerateRequest) -> Generation:
         """Begin; raises `ShoalError` when no tier is allowed."""
         plan = self.plan(request)
-        return TieredGeneration([self._backend(tier) for tier in plan.tiers], request)
+        return TieredGeneration([self._backend(tier) for tier in plan.tiers], request, plan.reason)
 
     def _backend(self, tier: str) -> Backend:
         return self.cloud if tier == "cloud" else self.edge
@@ -70,11 +70,15 @@ class Dispatcher:
 class TieredGeneration:
     """A sequence that goes on to the next tier when one fails before any output."""
 
-    def __init__(self, backends: Sequence[Backend], request: pb.GenerateRequest) -> None:
+    def __init__(
+        self, backends: Sequence[Backend], request: pb.GenerateRequest, reason: str
+    ) -> None:
         self._request = request
+        self._reason = reason
         self._rest = list(backends[1:])
         self._current: Generation = backends[0].start(request)
         self._has_output = False
+        self._tiers_failed = 0
 
     @property
     def tier(self) -> str:
@@ -85,14 +89,28 @@ class TieredGeneration:
         """See `Generation.take`."""
         while True:
             updates = await self._current.take()
+            if self._current.tier == "cloud":
+                self._explain(updates)
             self._has_output = self._has_output or has_output(updates)
             if self._has_output or not self._rest or not _worth_another(updates[-1]):
                 return updates
+            self._tiers_failed += 1
+            self._reason = f"The {self.tier} could not serve it: {updates[-1].failed.message}."
             self._current = self._rest.pop(0).start(self._request)
 
     def cancel(self) -> None:
         """See `Generation.cancel`."""
         self._current.cancel()
+
+    def _explain(self, updates: Sequence[pb.SequenceUpdate]) -> None:
+        """Put the tier's reason before the endpoint's, and count the edge that was tried before.
+
+        The edge's hub gives its own reason.
+        """
+        for update in updates:
+            if update.HasField("placed"):
+                update.placed.attempt += self._tiers_failed
+                update.placed.reason = f"{self._reason} {update.placed.reason}"
 
 
 def _worth_another(update: pb.SequenceUpdate) -> bool:

@@ -18,6 +18,9 @@ from shoal.openai.outcome import Outcome
 
 _log = structlog.get_logger(__name__)
 
+# A hub writes its records in batches, a few times a second.
+_HUB_WRITE_S = 0.5
+
 
 class CloudRecords:
     """Writes a record after the response's end; the client never waits for it."""
@@ -51,14 +54,18 @@ class CloudRecords:
             model=model,
             outcome=ended,
         )
-        task = asyncio.create_task(self._write(record))
+        attempt = outcome.placed.attempt if outcome.placed else 1
+        task = asyncio.create_task(self._write(record, attempt))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(self, record: DecisionRecord) -> None:
+    async def _write(self, record: DecisionRecord, attempt: int) -> None:
         device_id = record.attempts[-1].device_id if record.attempts else ""
         decision = record.decision
         stored = StoredDecision(decision.request_id, device_id, decision.model, record.to_json())
+        if attempt > 1:
+            # The hub writes a record of its refusal under the same id; this one is the last word.
+            await asyncio.sleep(_HUB_WRITE_S)
         try:
             await self._store.append([stored])
         except StateError as error:

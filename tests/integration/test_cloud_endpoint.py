@@ -151,6 +151,7 @@ async def test_big_model_is_answered_by_the_cloud_with_a_record(
         f"/shoal/v1/decisions/{body['id']}", headers={"authorization": f"Bearer {rig.admin_key}"}
     )
     assert record.json()["tier"] == "cloud"
+    assert record.json()["reason"].startswith("Only the cloud serves the model.")
     assert record.json()["outcome"] == "finished"
     assert record.json()["actual"]["prompt_tokens"] == 9
     assert record.json()["attempts"][0]["device_name"] == "vendor"
@@ -184,6 +185,8 @@ async def test_full_edge_offloads_to_the_cloud_unless_the_request_must_stay(
     rig.hub.script = lambda request: fail(pb.FAILURE_REASON_OVERLOADED)
     offloaded = await http.post("/v1/chat/completions", json=BODY | {"model": MODEL})
     assert offloaded.headers["x-shoal-tier"] == "cloud"
+    assert "The edge could not serve it: as scripted" in offloaded.headers["x-shoal-reason"]
+    assert offloaded.json()["shoal"]["attempt"] == 2
     local = BODY | {"model": MODEL, "shoal": {"privacy": "local_only"}}
     refused = await http.post("/v1/chat/completions", json=local)
     assert refused.status_code == 429
