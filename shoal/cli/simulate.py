@@ -13,7 +13,7 @@ from rich.table import Table
 
 from shoal.cli.commands import reported
 from shoal.cli.exit_codes import CliError, ExitCode
-from shoal.cli.output import JsonFlag, answer, ms_text, notes, print_json
+from shoal.cli.output import JsonFlag, answer, notes, print_json
 
 # Exit code of the simulator for a wrong file or option.
 _BAD_INPUT = 2
@@ -66,9 +66,7 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
 def _run(arguments: list[str]) -> dict[str, Any]:
     """The simulator is a process of its own: the command line imports no orchestrator code."""
     command = [sys.executable, "-m", "orchestrator.simulator", *arguments]
-    ended = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False
-    )
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode:
         last = (ended.stderr.strip().splitlines() or ["no message"])[-1]
         if ended.returncode == _BAD_INPUT:
@@ -79,16 +77,17 @@ def _run(arguments: list[str]) -> dict[str, Any]:
 
 
 def _policy_table(runs: list[dict[str, Any]]) -> Table:
-    headings = ("policy", "SLO", "TTFT p50", "p95", "TPOT p50", "p95", "J/request", "EDP", "failed")
-    table = Table(*headings, box=None, header_style="bold")
+    headings = ("policy", "SLO", "TTFT s\np50", "\np95", "TPOT ms\np50", "\np95")
+    table = Table(*headings, "J/request", "EDP J·s", "failed", box=None, header_style="bold")
     for run in runs:
         ttft, tpot = run["latency"]["ttft_ms"], run["latency"]["tpot_ms"]
         table.add_row(
             run["policy"],
             f"{run['slo_attainment'] * 100:.1f} %",
-            *(ms_text(each) for each in (ttft["p50"], ttft["p95"], tpot["p50"], tpot["p95"])),
+            *(f"{ttft[each] / 1000:.2f}" for each in ("p50", "p95")),
+            *(f"{tpot[each]:.1f}" for each in ("p50", "p95")),
             f"{run['fleet_joules_per_request']:.1f}",
-            f"{run['edp_js']:.4g} J·s",
+            f"{run['edp_js']:,.0f}",
             str(sum(run["failures"].values())),
         )
     return table
@@ -96,9 +95,9 @@ def _policy_table(runs: list[dict[str, Any]]) -> Table:
 
 def _class_table(runs: list[dict[str, Any]]) -> Table:
     classes = list(runs[0]["classes"])
-    table = Table("requests (busy)", *classes, box=None, header_style="bold")
+    table = Table("share (busy)", *classes, box=None, header_style="bold")
     for run in runs:
         rows = (run["classes"][name] for name in classes)
-        cells = [f"{row['share'] * 100:.1f} % ({row['utilisation'] * 100:.0f} %)" for row in rows]
+        cells = [f"{row['share'] * 100:.1f} ({row['utilisation'] * 100:.0f}) %" for row in rows]
         table.add_row(run["policy"], *cells)
     return table
