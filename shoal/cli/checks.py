@@ -19,7 +19,7 @@ from pathlib import Path
 import psutil
 
 from shoal.cli import redis_server
-from shoal.cli.fleet_file import read_record
+from shoal.cli.fleet_file import FleetState, read_record
 from shoal.cli.output import bytes_text
 from shoal.home import Home
 
@@ -107,7 +107,8 @@ def check_redis(home: Home) -> list[Finding]:
     shown = subprocess.run(command, check=False, capture_output=True, text=True, timeout=10)
     version = re.search(r"v=(\S+)", shown.stdout)
     findings = [Finding("redis", Verdict.OK, f"{version[1] if version else '?'} at {binary}")]
-    if read_record(home):
+    record = read_record(home)
+    if record and record.state in (FleetState.STARTING, FleetState.RUNNING):
         alive = redis_server.answers(redis_server.state_socket(home))
         verdict = Verdict.OK if alive else Verdict.FAIL
         detail = "the fleet's Redis answers" if alive else "the fleet's Redis does not answer"
