@@ -228,6 +228,7 @@ def test_malformed_requests_are_4xx_through_the_proxy(fleets: tuple[Fleet, Fleet
 
 def test_killed_hub_and_gateway_come_back_on_their_ports(fleets: tuple[Fleet, Fleet]) -> None:
     fleet = fleets[1]
+    answers: list[tuple[int, str]] = []
     join = httpx.get(f"{fleet.url}/shoal/v1/join", trust_env=False).json()
     for name in ("HubActor", "ServeReplica"):
         victim = next(p for p in fleet.processes() if name in "".join(p.cmdline()))
@@ -236,10 +237,15 @@ def test_killed_hub_and_gateway_come_back_on_their_ports(fleets: tuple[Fleet, Fl
 
         def ready() -> bool:
             with fleet.client() as client:
+                answer = client.get("/v1/models")
+                answers.append((answer.status_code, answer.text))
                 return client.get("/readyz").status_code == 200
 
         until(ready, 60)
     assert httpx.get(f"{fleet.url}/shoal/v1/join", trust_env=False).json() == join
+    # Whoever asks meanwhile is told to come back, in OpenAI's shape.
+    assert {status for status, _ in answers} <= {200, 503}, answers
+    assert all(json.loads(text) for _, text in answers)
 
 
 def test_taken_port_is_refused_with_a_remedy(fleets: tuple[Fleet, Fleet]) -> None:
