@@ -194,8 +194,9 @@ class Orchestrator:
         ray.init(
             # Never "auto": another fleet's cluster on this machine must not be joined.
             address="local",
-            # Actors here ask for no CPU; one keeps Ray from starting idle workers.
-            num_cpus=1,
+            # Actors here ask for no CPU. Ray starts this many worker processes at once, ahead
+            # of their use: one each for hub, Serve's controller, its two proxies, a replica.
+            num_cpus=5,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=False,
