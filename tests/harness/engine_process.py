@@ -102,6 +102,8 @@ class EngineClient:
         self._reader = asyncio.create_task(self._read())
         self._updates: dict[str, asyncio.Queue[pb.SequenceUpdate]] = {}
         self._count = 0
+        # grpc.aio loses writes that are begun at once.
+        self._writing = asyncio.Lock()
 
     async def describe(self) -> engine_pb2.ModelReport:
         return await self._control.Describe(engine_pb2.DescribeRequest(), timeout=20)
@@ -111,11 +113,15 @@ class EngineClient:
         self._count += 1
         request.request_id = request.request_id or f"r{self._count}"
         self._updates[request.request_id] = asyncio.Queue()
-        await self._call.write(pb.InferenceCommand(submit=request))
+        await self._write(pb.InferenceCommand(submit=request))
         return request.request_id
 
     async def cancel(self, request_id: str) -> None:
-        await self._call.write(pb.InferenceCommand(cancel=pb.CancelRequest(request_id=request_id)))
+        await self._write(pb.InferenceCommand(cancel=pb.CancelRequest(request_id=request_id)))
+
+    async def _write(self, command: pb.InferenceCommand) -> None:
+        async with self._writing:
+            await self._call.write(command)
 
     async def update(self, request_id: str) -> pb.SequenceUpdate:
         """The request's next update."""

@@ -6,6 +6,7 @@ What the engine produces must equal this token for token, whatever else it runs.
 from __future__ import annotations
 
 import ctypes
+import os
 from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
@@ -29,6 +30,9 @@ class Reference:
         params.n_batch = CUT
         params.n_ubatch = CUT
         params.kv_unified = False
+        # Stock llama.cpp splits the attention of a long sequence over its threads, and
+        # the split decides the rounding: as many threads as the engine's default.
+        params.n_threads = params.n_threads_batch = len(os.sched_getaffinity(0))
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         self._context = llama.llama_init_from_model(self._model, params)
         self._vocab = llama.llama_model_get_vocab(self._model)
