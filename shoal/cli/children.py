@@ -49,7 +49,11 @@ class RunningChild:
 
     def __init__(self, launch: Launch, process: asyncio.subprocess.Process, files: _Files) -> None:
         self.launch = launch
-        self.process_id = ProcessId.of(process.pid)
+        try:
+            self.process_id = ProcessId.of(process.pid)
+        except psutil.NoSuchProcess:
+            # It has ended already; a start at time 0 names no process that may get its pid.
+            self.process_id = ProcessId(process.pid, 0.0)
         self._process = process
         self._files = files
         self._stages_read = 0
@@ -86,10 +90,12 @@ class RunningChild:
     async def describe_end(self) -> str:
         """One sentence about a child that has ended: how, and its last words."""
         status = await self.wait()
-        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
+        if status < 0:
+            # Its last log line is from before the signal, and not about it.
+            return f"{self.name} ended with signal {signal.Signals(-status).name} (log: {self.log})"
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
         last = f": {lines[-1][:400]}" if lines else ""
-        return f"{self.name} ended with {how}{last} (log: {self.log})"
+        return f"{self.name} ended with exit status {status}{last} (log: {self.log})"
 
     async def until(self, done: Callable[[], bool], limit_s: float) -> None:
         """Poll `done` until it holds; StartError when the child ends first or time is up."""

@@ -15,6 +15,7 @@ import pytest
 from shoal.cli.fleet_file import FleetRecord, read_record
 from shoal.cli.processes import is_alive, marked_processes, wait_for_end
 from shoal.home import Home
+from tests.harness.fleet import wait_for
 from tests.harness.ports import free_port
 
 SHOAL = Path(sys.executable).parent / "shoal"
@@ -36,6 +37,15 @@ class CommandLine:
             text=True,
             capture_output=True,
             timeout=240,
+        )
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(SHOAL), *arguments],
+            env=self._environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
 
     def record(self) -> FleetRecord:
@@ -118,15 +128,26 @@ def test_down_ends_what_killed_parents_left_behind(shoal: CommandLine) -> None:
     assert not marked_processes(shoal.home)
 
 
-def test_death_of_the_orchestrator_ends_the_fleet_and_is_reported(shoal: CommandLine) -> None:
-    done = shoal.run("up", "--detach", "--agents", "0", "--port", str(free_port()))
-    assert done.returncode == 0, done.stderr
-    record = shoal.record()
-    supervisor = record.supervisor.find()
-    assert supervisor
-    orchestrator = next(c.process for c in record.children if c.name == "orchestrator")
-    os.kill(orchestrator.pid, signal.SIGKILL)
-    assert wait_for_end([supervisor], 60) == []
+def test_foreground_up_reports_the_death_of_the_orchestrator(shoal: CommandLine) -> None:
+    with shoal.start("up", "--agents", "0", "--port", str(free_port())) as up:
+        assert up.stdout
+        first_line = up.stdout.readline()
+        assert "The fleet is up" in first_line, up.communicate(timeout=120)[1]
+        record = shoal.record()
+        orchestrator = next(c.process for c in record.children if c.name == "orchestrator")
+        os.kill(orchestrator.pid, signal.SIGKILL)
+        _, errors = up.communicate(timeout=120)
+    assert up.returncode == 1
+    assert "orchestrator ended with signal SIGKILL" in errors
     assert "orchestrator" in shoal.record().error
-    assert "SIGKILL" in shoal.record().error
+    assert not marked_processes(shoal.home)
+    assert "SIGKILL" in shoal.run("status").stderr
+
+
+def test_interrupt_while_starting_ends_what_was_started(shoal: CommandLine) -> None:
+    with shoal.start("up", "--agents", "0", "--port", str(free_port())) as up:
+        wait_for("Redis runs", lambda: bool(marked_processes(shoal.home)), timeout_s=60)
+        up.send_signal(signal.SIGTERM)
+        up.communicate(timeout=120)
+    assert up.returncode == 130
     assert not marked_processes(shoal.home)
