@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import shutil
 import signal
 import sys
@@ -35,6 +33,7 @@ from orchestrator.config import HubConfig
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_endpoints
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.identity.key_files import KeyFileError
+from orchestrator.stages import Stages
 from shoal.home import Home
 from shoal.logs import set_up_logs
 
@@ -47,6 +46,7 @@ _OBJECT_STORE_BYTES = 100_000_000  # nothing of ours goes through it
 _READY_LIMIT_S = 60.0
 _STOP_LIMIT_S = 5.0
 _WATCH_INTERVAL_S = 1.0
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - compared with, not bound to
 
 
 class StartFailure(Exception):
@@ -57,11 +57,11 @@ def main() -> int:
     """Run until told to stop; the exit status, 1 when the start failed."""
     arguments = _parse(sys.argv[1:])
     set_up_logs("orchestrator")
-    _keep_stdout_for_stages()
+    stages = Stages()
     stop = threading.Event()
     _stop_on_signals(stop)
     try:
-        orchestrator = Orchestrator(arguments)
+        orchestrator = Orchestrator(arguments, stages)
         orchestrator.prepare()
         try:
             orchestrator.start(stop)
@@ -80,25 +80,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--home", type=Path, required=True, help="state directory")
     parser.add_argument("--port", type=int, required=True, help="public HTTP port")
     parser.add_argument("--host", default="127.0.0.1", help="address that the port is bound to")
+    parser.add_argument("--advertise", default="", help="host that devices dial; default: --host")
     parser.add_argument("--redis-url", required=True, help="state Redis: unix:// or redis://")
     parser.add_argument("--cloud-config", type=Path, help="TOML or JSON file of cloud endpoints")
     parser.add_argument("--gateways", type=int, default=1, help="gateway replicas")
     return parser.parse_args(arguments)
-
-
-def say(stage: str, **details: Any) -> None:
-    """One stage line on stdout."""
-    print(json.dumps({"stage": stage, **details}), file=_stages, flush=True)
-
-
-_stages = sys.stdout
-
-
-def _keep_stdout_for_stages() -> None:
-    """Leave stdout to stage lines; what Ray prints there goes to stderr."""
-    global _stages  # noqa: PLW0603 - a process has one stdout
-    _stages = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
 
 
 def _stop_on_signals(stop: threading.Event) -> None:
@@ -109,7 +95,8 @@ def _stop_on_signals(stop: threading.Event) -> None:
 class Orchestrator:
     """Starts and stops the parts, in order."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: argparse.Namespace, stages: Stages) -> None:
+        self._say = stages.say
         self._arguments = arguments
         self._home = Home(arguments.home.absolute())
         self._hub: ActorHandle[Any] | None = None
@@ -130,7 +117,7 @@ class Orchestrator:
         self._ports = choose_ports(self._home.path / "hub" / "ports.json")
         set_ray_environment(self._ports, haproxy_dir, write_haproxy_wrapper(haproxy_dir))
         self._secrets = setup.prepare_identity(self._home)
-        say("identity_ready")
+        self._say("identity_ready")
 
     def start(self, stop: threading.Event) -> None:
         """Start Ray, hub and gateway; returns when requests are served, or `stop` is set."""
@@ -138,14 +125,14 @@ class Orchestrator:
         self._start_ray()
         # Ray puts its own handler of SIGTERM in the place of ours.
         _stop_on_signals(stop)
-        say("ray_ready", after_s=round(time.monotonic() - began_s, 1))
+        self._say("ray_ready", after_s=round(time.monotonic() - began_s, 1))
         if stop.is_set():
             return
         asyncio.run(setup.prepare_keys(self._home, self._arguments.redis_url))
         self._start_hub()
         self._start_gateway(stop)
         url = self._gateway_url
-        say("ready", gateway_url=url, after_s=round(time.monotonic() - began_s, 1))
+        self._say("ready", gateway_url=url, after_s=round(time.monotonic() - began_s, 1))
 
     def watch(self, stop: threading.Event) -> None:
         """Wait for `stop`; raises StartFailure when Ray itself dies, for nothing restarts it."""
@@ -169,7 +156,7 @@ class Orchestrator:
                 _log.warning("hub_stop_failed", error=repr(error))
         self._keep_logs()
         ray.shutdown()
-        say("stopped")
+        self._say("stopped")
 
     def _keep_logs(self) -> None:
         """Copy the actors' logs home: Ray keeps them beside its sockets, which go away."""
@@ -182,7 +169,7 @@ class Orchestrator:
 
     @property
     def _gateway_url(self) -> str:
-        return f"http://{self._arguments.host}:{self._arguments.port}"
+        return f"http://{_local_host(self._arguments)}:{self._arguments.port}"
 
     def _start_ray(self) -> None:
         # Late: Ray and Serve read their environment when they are imported.
@@ -216,6 +203,8 @@ class Orchestrator:
                 state_url=self._arguments.redis_url,
                 ca_dir=self._home.ca_dir,
                 tls_dir=self._home.hub_dir,
+                host=self._arguments.host,
+                advertised_host=_advertised_host(self._arguments),
                 enrol_port=self._ports.enrol,
                 link_port=self._ports.link,
             )
@@ -227,16 +216,16 @@ class Orchestrator:
         from orchestrator.actors.gateway import run_gateway, start_serve
 
         start_serve(self._arguments.host, self._arguments.port)
-        say("serve_ready")
+        self._say("serve_ready")
         config = _gateway_config(
             self._arguments, self._home, self._ports, self._secrets, self._cloud
         )
         run_gateway(config, self._arguments.gateways)
         if self._hub is not None:
             addresses: Any = ray.get(self._hub.addresses.remote(), timeout=_READY_LIMIT_S)
-            say("hub_ready", **addresses)
+            self._say("hub_ready", **addresses)
         _wait_until_ready(self._gateway_url, stop)
-        say("gateway_ready")
+        self._say("gateway_ready")
 
 
 def _import_actors() -> None:
@@ -252,16 +241,26 @@ def _gateway_config(
     cloud: tuple[Any, ...],
 ) -> GatewayConfig:
     return GatewayConfig(
-        gateway_url=f"http://{arguments.host}:{arguments.port}",
+        gateway_url=f"http://{_advertised_host(arguments)}:{arguments.port}",
         state_url=arguments.redis_url,
-        hub_addresses=(f"127.0.0.1:{ports.link}",),
-        enrol_address=f"127.0.0.1:{ports.enrol}",
+        hub_addresses=(f"{_local_host(arguments)}:{ports.link}",),
+        advertised_hub_addresses=(f"{_advertised_host(arguments)}:{ports.link}",),
+        enrol_address=f"{_advertised_host(arguments)}:{ports.enrol}",
         ca_cert=secrets.ca_cert,
         tls_key=home.gateway_dir / "tls.key",
         tls_cert=home.gateway_dir / "tls.crt",
         salt_key=secrets.salt_key,
         cloud=cloud,
     )
+
+
+def _local_host(arguments: argparse.Namespace) -> str:
+    """The address by which this machine reaches what is bound to `--host`."""
+    return "127.0.0.1" if arguments.host == _ALL_INTERFACES else str(arguments.host)
+
+
+def _advertised_host(arguments: argparse.Namespace) -> str:
+    return arguments.advertise or _local_host(arguments)
 
 
 def _wait_until_ready(url: str, stop: threading.Event) -> None:

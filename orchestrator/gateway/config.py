@@ -17,7 +17,10 @@ class GatewayConfig:
 
     gateway_url: str
     state_url: str
+    # Where this gateway dials the hubs.
     hub_addresses: tuple[str, ...]
+    # What devices are told to dial.
+    advertised_hub_addresses: tuple[str, ...]
     enrol_address: str
     ca_cert: Path
     tls_key: Path

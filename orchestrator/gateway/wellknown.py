@@ -16,7 +16,7 @@ def join_info(config: GatewayConfig, ca_pem: str) -> dict[str, object]:
     return {
         "ca_pem": ca_pem,
         "enrol_address": config.enrol_address,
-        "hub_addresses": list(config.hub_addresses),
+        "hub_addresses": list(config.advertised_hub_addresses),
         "protocol": {"min": MIN_PROTOCOL_VERSION, "max": PROTOCOL_VERSION},
     }
 

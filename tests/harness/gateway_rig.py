@@ -199,6 +199,7 @@ async def running_gateway(
         gateway_url=f"http://127.0.0.1:{port}",
         state_url=state_url,
         hub_addresses=(f"127.0.0.1:{hub_port}",),
+        advertised_hub_addresses=(f"192.0.2.7:{hub_port}",),
         enrol_address="127.0.0.1:1",
         ca_cert=folder / "ca" / "ca.crt",
         tls_key=folder / "gateway" / "tls.key",

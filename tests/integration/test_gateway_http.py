@@ -256,6 +256,7 @@ async def test_admin_makes_keys_and_tokens_and_sees_devices(rig: GatewayRig) -> 
         one = await admin.get(f"/v1/models/{MODEL}")
     assert token.endswith(rig.authority.ca_sha256)
     assert join["ca_pem"] == rig.authority.ca_pem
+    assert join["hub_addresses"] == [f"192.0.2.7:{rig.hub_port}"]
     assert [(d["name"], d["state"], d["class"]) for d in devices] == [
         ("bench-arm", "READY", "arm_cpu")
     ]
