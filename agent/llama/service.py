@@ -83,6 +83,7 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
             session = self._sessions.get(update.key.session_id)
             if session is not None and preparer is not None:
                 session.push(update_to_wire(update, preparer.piece))
+            _log_end(update)
         if load is None:
             return
         message = load_to_wire(load, self.report.name)
@@ -173,3 +174,21 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
             task.cancel()
         if self._loop is not None:
             self._loop.post(lambda core: core.cancel_session(session.session_id))
+
+
+def _log_end(update: Update) -> None:
+    """One line for each request that ended; figures only, no text."""
+    if update.finished is not None:
+        timings = update.finished.timings
+        log.info(
+            "request_finished",
+            request_id=update.key.request_id,
+            reason=update.finished.reason,
+            prompt_tokens=update.finished.prompt_tokens,
+            completion_tokens=update.finished.completion_tokens,
+            queue_ms=round(timings.queue_ms, 1),
+            ttft_ms=round(timings.ttft_ms, 1),
+            tpot_ms=round(timings.tpot_ms, 2),
+        )
+    elif update.failed is not None:
+        log.info("request_failed", request_id=update.key.request_id, reason=update.failed.reason)
