@@ -150,6 +150,17 @@ def test_throughput_mode_fills_slots_before_it_decodes():
     ]
 
 
+def test_decode_is_ordered_by_slot_and_the_lowest_free_slot_is_taken():
+    runner = RecordingRunner()
+    core, _, _ = make_core(runner)
+    for name, max_tokens in [("a", 3), ("b", 9), ("c", 9), ("d", 9)]:
+        core.submit(request(name, max_tokens=max_tokens))
+    run(core)
+    decodes = [call[1:] for call in runner.calls if call[0] == "decode"]
+    assert decodes == [tuple(sorted(slots)) for slots in decodes]
+    assert ("prefill", 0, 5) in runner.calls[3:]  # "d" took the slot that "a" left
+
+
 def test_an_end_token_is_neither_text_nor_counted():
     runner = RecordingRunner()
     core, _, _ = make_core(runner)
