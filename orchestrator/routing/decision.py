@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import overload
 
 from orchestrator.fleet.view import DeviceClass, DeviceId
 from orchestrator.routing.tree import Tier
@@ -19,6 +21,8 @@ class Prediction:
     joules: float | None
     joules_estimated: bool
     prompt_tokens: int
+    # Leading tokens that the device is likely to hold already.
+    cached_tokens: int = 0
 
 
 class RejectionKind(StrEnum):
@@ -69,6 +73,45 @@ class Candidate:
         return None if self.rejection is None else str(self.rejection)
 
 
+class LazyCandidates(Sequence[Candidate]):
+    """Candidates that are worded when somebody looks, from the values that decided.
+
+    The first, which the hub needs at once, is made without the others.
+    """
+
+    __slots__ = ("_all", "_explain", "_first")
+
+    def __init__(self, first: Candidate | None, explain: Callable[[], tuple[Candidate, ...]]):
+        self._first = first
+        self._explain = explain
+        self._all: tuple[Candidate, ...] | None = None
+
+    def _tuple(self) -> tuple[Candidate, ...]:
+        if self._all is None:
+            self._all = self._explain()
+            # What it was made from, whole devices among it, is not needed any more.
+            self._explain = tuple
+        return self._all
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Candidate, ...]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | tuple[Candidate, ...]:
+        if index == 0 and self._first is not None:
+            return self._first
+        return self._tuple()[index]
+
+    def __len__(self) -> int:
+        return len(self._tuple())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._tuple() == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._tuple())
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """One placement. `ranked` is best first; empty: none can serve, and `failure` says why.
@@ -84,7 +127,7 @@ class Decision:
     tier: Tier
     class_order: tuple[DeviceClass, ...]
     ranked: tuple[DeviceId, ...]
-    candidates: tuple[Candidate, ...]
+    candidates: Sequence[Candidate]
     reason: str
     failure: ShoalError | None
     decided_unix_ms: int

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceView, FleetView
 
@@ -18,47 +19,70 @@ DRAW_PER_CLASS = 8
 # The same when none of those could serve, before the request is refused: bounded, so
 # that refusals stay cheap when a large fleet is overloaded.
 SECOND_DRAW_PER_CLASS = 512
+# Between two such searches for one model of a fleet that is full. Another refusal within
+# this time is decided by the few devices drawn at first.
+SECOND_DRAW_PAUSE_MS = 40.0
 # Age at which the index of a large fleet is rebuilt. It holds only who serves what;
 # load and state are always read from the view itself.
 INDEX_MAX_AGE_MS = 500.0
-# Building takes about 0.5 us a device: at most 1 % of the time is spent on it.
+# An urgent build takes about 0.5 us a device: at most 1 % of the time is spent on it.
 INDEX_MIN_AGE_MS_PER_DEVICE = 0.05
+# Devices that one decision adds to the index being rebuilt: about 20 us.
+INDEX_DEVICES_PER_DECISION = 64
+
+_Ids = dict[str, dict[DeviceClass, list[DeviceId]]]
 
 
 class ModelIndex:
     """Who serves what in a large fleet, by model and class; rebuilt when it is old.
 
-    A device that joined since the last build may be overlooked for INDEX_MAX_AGE_MS (in
-    fleets above 10,000 devices for INDEX_MIN_AGE_MS_PER_DEVICE each).
+    It is rebuilt a little at each decision, so that none has to wait for all of it. A
+    device that joined is overlooked until that is done, except by a request that would
+    be refused.
     """
 
     def __init__(self) -> None:
         self._built_ms = -float("inf")
         self._version = -1
-        self._ids: dict[str, dict[DeviceClass, list[DeviceId]]] = {}
+        self._ids: _Ids = {}
+        self._next: _Ids = {}
+        # What is left to enter, of which version.
+        self._rest: Iterator[DeviceView] | None = None
+        self._rest_version = -1
 
     def serving(
         self, view: FleetView, model: str, now_ms: float, *, urgent: bool = False
     ) -> Serving:
         """Device ids that serve the model, by class; do not change the lists.
 
-        `urgent`: rebuild as early as its cost allows, for a request about to be refused.
+        `urgent`: rebuild all as early as its cost allows, for a request about to be refused.
         """
-        max_age_ms = len(view.devices) * INDEX_MIN_AGE_MS_PER_DEVICE
-        if not urgent:
-            max_age_ms = max(max_age_ms, INDEX_MAX_AGE_MS)
-        if view.version != self._version and now_ms - self._built_ms >= max_age_ms:
-            self._build(view, now_ms)
+        age_ms = now_ms - self._built_ms
+        if view.version != self._version:
+            if urgent or not self._ids:
+                if age_ms >= len(view.devices) * INDEX_MIN_AGE_MS_PER_DEVICE:
+                    self._begin(view)
+                    self._enter(len(view.devices) + 1, now_ms)
+            elif self._rest is None and age_ms >= INDEX_MAX_AGE_MS:
+                self._begin(view)
+        if self._rest is not None:
+            self._enter(INDEX_DEVICES_PER_DECISION, now_ms)
         return self._ids.get(model, {})
 
-    def _build(self, view: FleetView, now_ms: float) -> None:
-        ids: dict[str, dict[DeviceClass, list[DeviceId]]] = {}
-        for device_id, device in view.devices.items():
+    def _begin(self, view: FleetView) -> None:
+        self._next, self._rest, self._rest_version = {}, iter(view.devices.values()), view.version
+
+    def _enter(self, count: int, now_ms: float) -> None:
+        """Enter up to `count` more devices; with the last one the new index is in force."""
+        num_entered = 0
+        for device in islice(self._rest or (), count):
+            num_entered += 1
             for name in device.models:
-                ids.setdefault(name, {}).setdefault(device.device_class, []).append(device_id)
-        self._ids = ids
-        self._built_ms = now_ms
-        self._version = view.version
+                by_class = self._next.setdefault(name, {})
+                by_class.setdefault(device.device_class, []).append(device.device_id)
+        if num_entered < count:
+            self._ids, self._next, self._rest = self._next, {}, None
+            self._built_ms, self._version = now_ms, self._rest_version
 
 
 def draw(

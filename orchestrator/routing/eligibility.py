@@ -6,6 +6,8 @@ from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, ServedMod
 from orchestrator.request import RouteRequest
 from orchestrator.routing.decision import Rejection, RejectionKind
 
+# Looked up once: enum attribute access is slow in the loop over devices.
+_READY = DeviceState.READY
 _EXCLUDED = Rejection(RejectionKind.EXCLUDED, "was tried for this request and failed")
 _STATE = {
     state: Rejection(RejectionKind.STATE, f"is {state}, only READY takes new requests")
@@ -28,7 +30,7 @@ def why_ineligible(
         return Rejection(
             RejectionKind.CLASS_HINT, "the request asks for class {}", (request.device_class,)
         )
-    if device.state is not DeviceState.READY:
+    if device.state is not _READY:
         return _STATE[device.state]
     if device.device_id in exclude:
         return _EXCLUDED

@@ -52,16 +52,35 @@ class Expected:
 
 
 class _Learned:
-    """What is known of one device and model; `device` and `model` as last predicted with."""
+    """What is known of one device and model; `device` and `model` as last predicted with.
 
-    __slots__ = ("decode", "device", "joules", "model", "prefill")
+    `step_ms[n]`: TPOT in a batch of n by the model's own figures; `prefill_ms`: a token.
+    """
+
+    __slots__ = ("decode", "device", "joules", "model", "prefill", "prefill_ms", "step_ms")
 
     def __init__(self, device: DeviceView, model: ServedModel) -> None:
-        self.device = device
-        self.model = model
         self.prefill = LearnedRatio()
         self.decode = LearnedRatio()
         self.joules = LearnedRatio()
+        self.note(device, model)
+
+    def note(self, device: DeviceView, model: ServedModel) -> None:
+        """Take the newest figures of the device itself."""
+        self.device = device
+        self.model = model
+        device_class, batches = device.device_class, range(max(1, model.slots) + 1)
+        self.step_ms = [speed.tpot_ms(model, device_class, batch) for batch in batches]
+        self.prefill_ms = 1000.0 / speed.prefill_tokens_per_s(model, device_class)
+
+
+def _same_speed(one: ServedModel, other: ServedModel) -> bool:
+    return (
+        one.decode_batch_tokens_per_s == other.decode_batch_tokens_per_s
+        and one.prefill_tokens_per_s == other.prefill_tokens_per_s
+        and one.decode_tokens_per_s == other.decode_tokens_per_s
+        and one.slots == other.slots
+    )
 
 
 class Estimator:
@@ -102,43 +121,44 @@ class Estimator:
     def predict_expected(
         self, expected: Expected, device: DeviceView, model: ServedModel, occupancy: int
     ) -> Prediction:
-        """The same for a request of this size and a device that holds `occupancy` others.
+        """The same for a request of this size and a device that holds `occupancy` others."""
+        ttft_ms, tpot_ms, joules, estimated = self.figures(expected, device, model, occupancy)
+        return Prediction(ttft_ms, tpot_ms, joules, estimated, expected.prompt_tokens)
 
-        TTFT = wait for a slot + backlog of other prompts + own prompt / prefill speed +
-        one decode step. TPOT is that of the batch the request would join; other models
-        at work on the device share its speed.
+    def figures(
+        self,
+        expected: Expected,
+        device: DeviceView,
+        model: ServedModel,
+        occupancy: int,
+        cached_tokens: int = 0,
+    ) -> tuple[float, float, float | None, bool]:
+        """TTFT and TPOT in ms, joules (None: unknown), and whether those are an estimate.
+
+        TTFT = wait for a slot + backlog of other prompts + own prompt but for what is
+        cached / prefill speed + one decode step. TPOT is that of the batch the request
+        would join; other models at work on the device share its speed.
         """
         learned = self._entry(device, model)
-        batch = min(occupancy + 1, model.slots or 1)
+        slots = model.slots
+        batch = occupancy + 1 if occupancy < slots else slots or 1
         sharing = 1 if len(device.models) < 2 else 1 + _num_other_active(device, model.name)
-        device_class = device.device_class
-
-        tpot_ms = speed.tpot_ms(model, device_class, batch) * learned.decode.value * sharing
-        prefill_ms_per_token = (
-            1000.0
-            / speed.prefill_tokens_per_s(model, device_class)
-            * learned.prefill.value
-            * sharing
-        )
-        prompt_tokens = expected.prompt_tokens
-        backlog_tokens = max(
-            model.waiting_prefill_tokens, device.in_flight_prefill_tokens.get(model.name, 0)
-        )
-        wait_ms = 0.0
-        if occupancy >= model.slots:
+        tpot_ms = learned.step_ms[batch] * learned.decode.value * sharing
+        prefill_ms_per_token = learned.prefill_ms * learned.prefill.value * sharing
+        own_tokens = expected.prompt_tokens - cached_tokens
+        backlog_tokens = device.in_flight_prefill_tokens.get(model.name, 0)
+        backlog_tokens = max(backlog_tokens, model.waiting_prefill_tokens)
+        prefill_ms = (backlog_tokens + own_tokens) * prefill_ms_per_token
+        ttft_ms = prefill_ms + tpot_ms
+        if occupancy >= slots:
             # All slots taken: one comes free every (output length * TPOT / slots) ms.
-            ahead = occupancy - model.slots + 1
-            wait_ms = ahead * expected.others_completion_tokens * tpot_ms / batch
-        ttft_ms = wait_ms + (backlog_tokens + prompt_tokens) * prefill_ms_per_token + tpot_ms
-
-        joules, estimated = None, True
+            ahead = occupancy - slots + 1
+            ttft_ms += ahead * expected.others_completion_tokens * tpot_ms / batch
         power = _busy_power_w(device, occupancy)
-        if power is not None:
-            power_w, estimated = power
-            busy_ms = prompt_tokens * prefill_ms_per_token
-            busy_ms += expected.completion_tokens * tpot_ms / batch
-            joules = power_w * busy_ms / 1000.0 * learned.joules.value
-        return Prediction(ttft_ms, tpot_ms, joules, estimated, prompt_tokens)
+        if power is None:
+            return ttft_ms, tpot_ms, None, True
+        busy_ms = own_tokens * prefill_ms_per_token + expected.completion_tokens * tpot_ms / batch
+        return ttft_ms, tpot_ms, power[0] * busy_ms / 1000.0 * learned.joules.value, power[1]
 
     def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
         """Predicted time until a full device has room for one more request."""
@@ -194,14 +214,19 @@ class Estimator:
         elif learned.model.fingerprint != model.fingerprint:
             # Another file under the same name: what was learned is not its own.
             learned = self._learned[key] = _Learned(device, model)
-        learned.device = device
-        learned.model = model
+        elif learned.model is model:
+            learned.device = device
+        elif _same_speed(learned.model, model):
+            learned.device, learned.model = device, model
+        else:
+            learned.note(device, model)
         return learned
 
 
 def num_occupied(device: DeviceView, model: ServedModel) -> int:
     """Requests the device holds for the model: the hub's reservations or its own report."""
-    return max(device.in_flight.get(model.name, 0), model.running + model.waiting)
+    reserved, reported = device.in_flight.get(model.name, 0), model.running + model.waiting
+    return reserved if reserved > reported else reported
 
 
 def _num_other_active(device: DeviceView, model_name: str) -> int:

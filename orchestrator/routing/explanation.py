@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from orchestrator.fleet.view import DeviceView
-from orchestrator.request import RouteRequest
+from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing.decision import Candidate, Decision, Rejection, RejectionKind
 from orchestrator.routing.estimator import Estimator
 from orchestrator.routing.scoring import Contender, free_classes, why_lost
@@ -16,6 +16,7 @@ from shoal.errors import Reason, ShoalError
 MIN_RETRY_AFTER_MS = 250
 MAX_RETRY_AFTER_MS = 60_000
 
+_OBJECTIVE_TEXT = {Objective.EDP: "energy-delay product", Objective.ENERGY: "energy"}
 _NO_REMEDY = "start an agent that serves it, or ask for another model (GET /v1/models)"
 
 
@@ -24,19 +25,60 @@ def ruled_out(device: DeviceView, rejection: Rejection) -> Candidate:
     return Candidate(device.device_id, device.name, device.device_class, None, rejection)
 
 
+def chosen_of(best_first: Sequence[Contender]) -> Candidate | None:
+    """The first contender as the candidate that won."""
+    return _candidate(best_first[0], None) if best_first else None
+
+
 def explained(request: RouteRequest, best_first: Sequence[Contender]) -> list[Candidate]:
     """The contenders as candidates; all but the first with why they lost against it."""
     free = free_classes(best_first)
     return [
-        Candidate(
-            contender.device.device_id,
-            contender.device.name,
-            contender.device.device_class,
-            contender.prediction,
-            None if index == 0 else why_lost(request, contender, best_first[0], free),
+        _candidate(
+            contender,
+            why_lost(request, contender, best_first[0], free) if index else None,
         )
         for index, contender in enumerate(best_first)
     ]
+
+
+def refused(best_first: Sequence[Contender]) -> list[Candidate]:
+    """Devices that could serve but would miss the SLO, of a request that wants no less."""
+    return [
+        ruled_out(
+            contender.device,
+            Rejection(
+                RejectionKind.SLO_TTFT,
+                "predicted TTFT {:.0f} ms, TPOT {:.1f} ms miss the stated SLO",
+                (contender.ttft_ms, contender.tpot_ms),
+            ),
+        )
+        for contender in best_first
+    ]
+
+
+def unreachable(request: RouteRequest, best: Contender) -> ShoalError:
+    """The failure when not even the best device is predicted to meet the SLO."""
+    slo = request.slo
+    stated = [
+        f"{name} {value:g} ms"
+        for name, value in (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms))
+        if value is not None
+    ]
+    return ShoalError(
+        Reason.SLO_UNREACHABLE,
+        f"no device is predicted to meet {' and '.join(stated)}: {best.device.name}, the best,"
+        f" has TTFT {best.ttft_ms:.0f} ms and TPOT {best.tpot_ms:.1f} ms;"
+        " ask for less or try again later",
+        param="shoal.slo",
+    )
+
+
+def _candidate(contender: Contender, rejection: Rejection | None) -> Candidate:
+    device = contender.device
+    return Candidate(
+        device.device_id, device.name, device.device_class, contender.prediction, rejection
+    )
 
 
 def sentence(
@@ -52,16 +94,19 @@ def sentence(
     branch = branch_text(num_parameters, request.slo.tpot_ms)
     if request.device or request.device_class:
         why = f"the request asks for {request.device or request.device_class}"
+    elif request.objective is not Objective.LATENCY:
+        why = f"least {_OBJECTIVE_TEXT[request.objective]} of those considered"
     elif chosen_class == order[0]:
         why = f"{branch}: {chosen_class} preferred"
     else:
         why_not = _why_not_preferred(best_first, others, order[0])
         why = f"{branch}: {order[0]} preferred, but {why_not}, so {chosen_class}"
-    prediction = best.prediction
     text = (
-        f"{best.device.name}: {why}; predicted TTFT {prediction.ttft_ms:.0f} ms,"
-        f" TPOT {prediction.tpot_ms:.1f} ms"
+        f"{best.device.name}: {why}; predicted TTFT {best.ttft_ms:.0f} ms,"
+        f" TPOT {best.tpot_ms:.1f} ms"
     )
+    if best.cached_tokens:
+        text += f" with {best.cached_tokens} prompt tokens cached there"
     if not best.meets_slo:
         text += "; no device is predicted to meet the stated SLO, best effort"
     return text
@@ -82,6 +127,8 @@ def _why_not_preferred(
         return "all are full" if RejectionKind.FULL in kinds else "none is available"
     if best_first[0].meets_slo and not any(c.meets_slo for c in of_class):
         return "it would miss the stated SLO"
+    if best_first[0].slo < min(c.slo for c in of_class):
+        return "it would come close to missing the stated SLO"
     return "all its slots are taken"
 
 

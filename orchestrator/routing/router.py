@@ -2,47 +2,82 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceView, FleetView, ServedModel
-from orchestrator.request import RouteRequest
+from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing import drawing
-from orchestrator.routing.decision import Candidate, Decision, Prediction
+from orchestrator.routing.decision import Candidate, Decision, LazyCandidates, Prediction
 from orchestrator.routing.eligibility import why_full, why_ineligible
-from orchestrator.routing.estimator import Estimator, Outcome, num_occupied
-from orchestrator.routing.explanation import explained, failure_of, ruled_out, sentence, unknown
-from orchestrator.routing.scoring import Contender, contend, ranked
+from orchestrator.routing.estimator import Estimator, Expected, Outcome, num_occupied
+from orchestrator.routing.explanation import (
+    chosen_of,
+    explained,
+    failure_of,
+    refused,
+    ruled_out,
+    sentence,
+    unknown,
+    unreachable,
+)
+from orchestrator.routing.prefixes import PrefixMemory, cached_tokens
+from orchestrator.routing.scoring import Contender, Scale, ranked
 from orchestrator.routing.tree import class_order, tier_for
+from shoal.errors import ShoalError
 
 # Candidates that a decision lists; the best ones are always among them.
 MAX_LISTED = 64
 
 
+class SloMiss(StrEnum):
+    """What becomes of a request whose objective no device is predicted to meet."""
+
+    BEST_EFFORT = "best_effort"
+    REFUSE = "refuse"
+
+
 @dataclass(slots=True)
 class _Considered:
-    """The devices looked at for one decision."""
+    """The devices looked at for one decision, and what is the same for all of them."""
 
+    request: RouteRequest
+    exclude: frozenset[DeviceId]
+    expected: Expected
+    scale: Scale
+    # Bytes of the prompt that devices are likely to hold.
+    cached_bytes: Mapping[DeviceId, int]
     contenders: list[Contender] = field(default_factory=list)
     ruled_out: list[Candidate] = field(default_factory=list)
     devices: list[DeviceView] = field(default_factory=list)
 
 
 class Router:
-    """Routes by the tree, the SLO and measured speed; changes only through `observe`.
+    """Routes by the tree, the SLO and measured speed, and towards what is cached.
 
-    In a fleet of up to drawing.FULL_SCAN_DEVICES every device is considered; in a larger
-    one a few are drawn of each class in turn, and many more before a request is refused.
+    It changes by what it observes and by where it placed which prompt's beginning. In a
+    fleet of up to drawing.FULL_SCAN_DEVICES every device is considered; in a larger one a
+    few are drawn of each class in turn, and many more before a request is refused.
     """
 
     def __init__(
-        self, estimator: Estimator | None = None, *, rng: random.Random | None = None
+        self,
+        estimator: Estimator | None = None,
+        *,
+        rng: random.Random | None = None,
+        on_slo_miss: SloMiss = SloMiss.BEST_EFFORT,
     ) -> None:
         self._estimator = estimator or Estimator()
         # Placement needs no secrecy, and a fixed seed makes runs repeatable.
         self._rng = rng or random.Random(0)  # noqa: S311
+        self._on_slo_miss = on_slo_miss
         self._index = drawing.ModelIndex()
+        self._prefixes = PrefixMemory()
+        # When the whole of a full fleet was searched last, by model.
+        self._searched_ms: dict[str, float] = {}
 
     def route(
         self,
@@ -56,16 +91,18 @@ class Router:
 
         `exclude` holds devices that failed this request already; `now_ms` is Unix time.
         """
-        if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
-            return self._decide_among(request, view.devices.values(), exclude, now_ms)
-        if request.device:
-            pinned = (
-                device
-                for device in view.devices.values()
-                if request.device in (device.device_id, device.name)
-            )
-            return self._decide_among(request, pinned, exclude, now_ms)
-        return self._decide_large(request, view, exclude, now_ms)
+        hints = request.prefix_hints
+        considered = _Considered(
+            request,
+            exclude,
+            expected := self._estimator.expect(request),
+            Scale(request, expected.completion_tokens),
+            self._prefixes.cached_bytes(request.model, hints, now_ms) if hints else {},
+        )
+        decision = self._decide(considered, view, now_ms)
+        if hints and decision.ranked:
+            self._prefixes.note(request.model, hints, decision.ranked[0], now_ms)
+        return decision
 
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """TTFT, TPOT and joules of the request on the device as the view shows it."""
@@ -78,40 +115,67 @@ class Router:
     def forget(self, device_id: DeviceId) -> None:
         """Drop what was learned of a device that left or was removed."""
         self._estimator.forget(device_id)
+        self._prefixes.forget(device_id)
 
-    def _decide_large(
-        self, request: RouteRequest, view: FleetView, exclude: frozenset[DeviceId], now_ms: float
-    ) -> Decision:
-        serving = self._index.serving(view, request.model, now_ms)
-        considered = self._draw_by_class(request, view, exclude, serving)
-        if considered.contenders:
-            return self._conclude(request, considered, now_ms, _num_serving(serving))
-        serving = self._index.serving(view, request.model, now_ms, urgent=True)
-        considered = _Considered()
+    def _decide(self, considered: _Considered, view: FleetView, now_ms: float) -> Decision:
+        request = considered.request
+        if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
+            devices: Iterable[DeviceView] = view.devices.values()
+        elif request.device:
+            devices = (
+                device
+                for device in view.devices.values()
+                if request.device in (device.device_id, device.name)
+            )
+        else:
+            return self._decide_large(considered, view, now_ms)
+        self._consider(considered, devices)
+        return self._conclude(considered, now_ms, len(considered.devices))
+
+    def _decide_large(self, considered: _Considered, view: FleetView, now_ms: float) -> Decision:
+        model = considered.request.model
+        serving = self._index.serving(view, model, now_ms)
+        self._draw_by_class(considered, view, serving)
+        if considered.contenders or not self._may_search(considered, now_ms):
+            return self._conclude(considered, now_ms, _num_serving(serving))
+        serving = self._index.serving(view, model, now_ms, urgent=True)
+        considered.ruled_out.clear()
+        considered.devices.clear()
         for ids in serving.values():
             drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
-            self._consider(request, drawn, exclude, considered)
-        return self._conclude(request, considered, now_ms, _num_serving(serving))
+            self._consider(considered, drawn)
+        if serving and not considered.contenders:
+            self._searched_ms[model] = now_ms
+        return self._conclude(considered, now_ms, _num_serving(serving))
+
+    def _may_search(self, considered: _Considered, now_ms: float) -> bool:
+        """Whether to look at many devices before the request is refused."""
+        if considered.exclude or considered.request.device_class:
+            return True
+        searched_ms = self._searched_ms.get(considered.request.model, -math.inf)
+        return not 0 <= now_ms - searched_ms < drawing.SECOND_DRAW_PAUSE_MS
 
     def _draw_by_class(
-        self,
-        request: RouteRequest,
-        view: FleetView,
-        exclude: frozenset[DeviceId],
-        serving: drawing.Serving,
-    ) -> _Considered:
-        """A few devices of each class in the tree's order, up to one that serves well."""
-        considered = _Considered()
+        self, considered: _Considered, view: FleetView, serving: drawing.Serving
+    ) -> None:
+        """A few devices of each class in the tree's order, up to one that serves well.
+
+        The least energy may be in any class: then some of all are drawn. Devices that are
+        likely to hold the prompt's beginning are always looked at.
+        """
+        request, devices = considered.request, view.devices
+        by_class = request.objective is Objective.LATENCY
         for device_class in self._order_in(request, serving, view):
             ids = serving.get(device_class)
             if not ids or request.device_class not in ("", device_class):
                 continue
             num_before = len(considered.contenders)
-            drawn = drawing.draw(ids, view.devices, drawing.DRAW_PER_CLASS, self._rng)
-            self._consider(request, drawn, exclude, considered)
-            if any(c.meets_slo and c.free_slot for c in considered.contenders[num_before:]):
+            drawn = drawing.draw(ids, devices, drawing.DRAW_PER_CLASS, self._rng)
+            if considered.cached_bytes:
+                drawn += _holders(considered, devices, device_class, drawn)
+            self._consider(considered, drawn)
+            if by_class and any(c.serves_well for c in considered.contenders[num_before:]):
                 break
-        return considered
 
     def _order_in(
         self, request: RouteRequest, serving: drawing.Serving, view: FleetView
@@ -125,29 +189,14 @@ class Router:
                     return class_order(model.num_parameters, request.slo.tpot_ms)
         return ()
 
-    def _decide_among(
-        self,
-        request: RouteRequest,
-        devices: Iterable[DeviceView],
-        exclude: frozenset[DeviceId],
-        now_ms: float,
-    ) -> Decision:
-        considered = _Considered()
-        self._consider(request, devices, exclude, considered)
-        return self._conclude(request, considered, now_ms, len(considered.devices))
-
-    def _consider(
-        self,
-        request: RouteRequest,
-        devices: Iterable[DeviceView],
-        exclude: frozenset[DeviceId],
-        considered: _Considered,
-    ) -> None:
+    def _consider(self, considered: _Considered, devices: Iterable[DeviceView]) -> None:
         """Look at each device once and add it to `considered`."""
-        estimator, expected = self._estimator, self._estimator.expect(request)
+        request, expected, scale = considered.request, considered.expected, considered.scale
+        cached_bytes = considered.cached_bytes
+        figures, contenders = self._estimator.figures, considered.contenders
         for device in devices:
             considered.devices.append(device)
-            rejection = why_ineligible(request, device, exclude)
+            rejection = why_ineligible(request, device, considered.exclude)
             if rejection is None:
                 model = device.models[request.model]
                 occupied = num_occupied(device, model)
@@ -155,14 +204,31 @@ class Router:
             if rejection is not None:
                 considered.ruled_out.append(ruled_out(device, rejection))
                 continue
-            prediction = estimator.predict_expected(expected, device, model, occupied)
-            considered.contenders.append(
-                contend(request, device, prediction, expected.completion_tokens, occupied)
+            cached = 0
+            if cached_bytes and (num_bytes := cached_bytes.get(device.device_id)):
+                cached = cached_tokens(num_bytes, request.prompt_bytes, expected.prompt_tokens)
+            ttft_ms, tpot_ms, joules, is_estimate = figures(
+                expected, device, model, occupied, cached
+            )
+            contenders.append(
+                Contender(
+                    device,
+                    model,
+                    ttft_ms,
+                    tpot_ms,
+                    joules,
+                    is_estimate,
+                    expected.prompt_tokens,
+                    cached,
+                    occupied,
+                    scale.score(ttft_ms, tpot_ms, joules),
+                    scale.slo(ttft_ms, tpot_ms),
+                    scale.tie(device),
+                )
             )
 
-    def _conclude(
-        self, request: RouteRequest, considered: _Considered, now_ms: float, num_serving: int
-    ) -> Decision:
+    def _conclude(self, considered: _Considered, now_ms: float, num_serving: int) -> Decision:
+        request, others = considered.request, considered.ruled_out
         num_parameters = next(
             (
                 model.num_parameters
@@ -172,28 +238,50 @@ class Router:
             None,
         )
         if num_parameters is None:
-            return unknown(request, tuple(considered.ruled_out), int(now_ms))
+            return unknown(request, tuple(others), int(now_ms))
         order = class_order(num_parameters, request.slo.tpot_ms)
-        best_first = ranked(considered.contenders, order)
-        candidates = (*explained(request, best_first), *considered.ruled_out)[:MAX_LISTED]
-        failure = None
-        if best_first:
-            reason = sentence(request, best_first, considered.ruled_out, num_parameters)
-        else:
-            failure = failure_of(request, considered.devices, considered.ruled_out, self._estimator)
-            reason = failure.message
+        best_first = ranked(considered.contenders, order, request.objective)
+        failure = self._failure(considered, best_first)
+        if failure is not None:
+            best_first, others = [], [*refused(best_first), *others]
+        num_listed = min(MAX_LISTED, len(best_first) + len(others))
         return Decision(
             request_id=request.request_id,
             model=request.model,
             tier=tier_for(num_parameters),
             class_order=order,
             ranked=tuple([contender.device.device_id for contender in best_first]),
-            candidates=candidates,
-            reason=reason,
+            candidates=LazyCandidates(
+                chosen_of(best_first),
+                lambda: (*explained(request, best_first), *others)[:MAX_LISTED],
+            ),
+            reason=failure.message
+            if failure is not None
+            else sentence(request, best_first, others, num_parameters),
             failure=failure,
             decided_unix_ms=int(now_ms),
-            num_unlisted=max(0, num_serving - len(candidates)),
+            num_unlisted=max(0, num_serving - num_listed),
         )
+
+    def _failure(self, considered: _Considered, best_first: list[Contender]) -> ShoalError | None:
+        request = considered.request
+        if not best_first:
+            return failure_of(request, considered.devices, considered.ruled_out, self._estimator)
+        if best_first[0].meets_slo or self._on_slo_miss is SloMiss.BEST_EFFORT:
+            return None
+        return unreachable(request, best_first[0])
+
+
+def _holders(
+    considered: _Considered,
+    devices: Mapping[DeviceId, DeviceView],
+    device_class: DeviceClass,
+    drawn: list[DeviceView],
+) -> list[DeviceView]:
+    """Devices of the class that are likely to hold the prompt's beginning and were not drawn."""
+    present = {device.device_id for device in drawn}
+    holders = (devices.get(i) for i in considered.cached_bytes if i not in present)
+    return [d for d in holders if d is not None and d.device_class == device_class]
 
 
 def _num_serving(serving: drawing.Serving) -> int:

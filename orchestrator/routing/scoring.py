@@ -8,111 +8,164 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from orchestrator.fleet.view import DeviceClass, DeviceView, ServedModel
-from orchestrator.request import Objective, RouteRequest, Slo
+from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing.decision import Prediction, Rejection, RejectionKind
 
-# Scores within about 5 % count as equal, so that noise in what was learned does not
-# move the traffic to and fro; the load decides then.
-_STEPS_PER_LOG = 20.0
+# Scores up to 5 % above the best count as equal to it, so that noise in what was learned
+# does not move the traffic to and fro; the load decides then.
+NEAR = 1.05
+# A prediction is a mean. Up to this share of the objective it is met with confidence, and
+# such a device goes before one that would only just meet it.
+SLO_CONFIDENT = 0.75
+
+CONFIDENT, MET, MISSED = 0, 1, 2
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: dozens are made for each decision, and a frozen one takes three times as long.
+@dataclass(slots=True)
 class Contender:
     """A device that may take the request, with what it would make of it.
 
     `score`: ms (latency), J·s (edp) or J (energy), less is better; inf: unknown.
-    `step`: the score in steps of 5 %, by which it is compared.
+    `slo`: CONFIDENT, MET or MISSED. `rank`: filled by `ranked`, less is better.
     """
 
     device: DeviceView
     model: ServedModel
-    prediction: Prediction
-    score: float
-    step: float
-    meets_slo: bool
-    free_slot: bool
+    ttft_ms: float
+    tpot_ms: float
+    joules: float | None
+    joules_estimated: bool
+    prompt_tokens: int
+    cached_tokens: int
     occupied: int
+    score: float
+    slo: int
     tie: int
+    rank: tuple[float, ...] = ()
+
+    @property
+    def meets_slo(self) -> bool:
+        """Predicted to meet the stated objective."""
+        return self.slo != MISSED
+
+    @property
+    def free_slot(self) -> bool:
+        """Whether it would start the request at once."""
+        return self.occupied < self.model.slots
+
+    @property
+    def serves_well(self) -> bool:
+        """Nobody need look further: it meets the objective with confidence, and at once."""
+        return self.slo == CONFIDENT and self.free_slot
+
+    @property
+    def prediction(self) -> Prediction:
+        """The figures, as kept in the decision."""
+        return Prediction(
+            ttft_ms=self.ttft_ms,
+            tpot_ms=self.tpot_ms,
+            joules=self.joules,
+            joules_estimated=self.joules_estimated,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+        )
 
 
-def contend(
-    request: RouteRequest,
-    device: DeviceView,
-    prediction: Prediction,
-    completion_tokens: float,
-    occupied: int,
-) -> Contender:
-    """Score one device by the request's objective."""
-    model = device.models[request.model]
-    total_ms = prediction.ttft_ms + prediction.tpot_ms * max(0.0, completion_tokens - 1)
-    if request.objective is Objective.LATENCY:
-        score = total_ms
-    elif prediction.joules is None:
-        score = math.inf
-    elif request.objective is Objective.EDP:
-        score = prediction.joules * total_ms / 1000.0
-    else:
-        score = prediction.joules
-    return Contender(
-        device=device,
-        model=model,
-        prediction=prediction,
-        score=score,
-        step=_step(score),
-        meets_slo=_meets(request.slo, prediction),
-        free_slot=occupied < model.slots,
-        occupied=occupied,
-        tie=zlib.crc32(f"{request.request_id}{device.device_id}".encode()),
-    )
+class Scale:
+    """How one request measures devices; made once for all of them."""
+
+    __slots__ = ("_objective", "_steps", "_tie_seed", "_tpot_ms", "_ttft_ms")
+
+    def __init__(self, request: RouteRequest, completion_tokens: float) -> None:
+        self._objective = request.objective
+        self._steps = max(0.0, completion_tokens - 1)
+        self._tie_seed = zlib.crc32(request.request_id.encode())
+        self._ttft_ms = math.inf if request.slo.ttft_ms is None else request.slo.ttft_ms
+        self._tpot_ms = math.inf if request.slo.tpot_ms is None else request.slo.tpot_ms
+
+    def score(self, ttft_ms: float, tpot_ms: float, joules: float | None) -> float:
+        """By the request's objective; of unknown energy, infinity."""
+        total_ms = ttft_ms + tpot_ms * self._steps
+        if self._objective is _LATENCY:
+            return total_ms
+        if joules is None:
+            return math.inf
+        return joules * total_ms / 1000.0 if self._objective is _EDP else joules
+
+    def slo(self, ttft_ms: float, tpot_ms: float) -> int:
+        """How surely the stated objective is met."""
+        if ttft_ms > self._ttft_ms or tpot_ms > self._tpot_ms:
+            return MISSED
+        confident = (
+            ttft_ms <= SLO_CONFIDENT * self._ttft_ms and tpot_ms <= SLO_CONFIDENT * self._tpot_ms
+        )
+        return CONFIDENT if confident else MET
+
+    def tie(self, device: DeviceView) -> int:
+        """A number that spreads equal devices over requests."""
+        return zlib.crc32(device.device_id.encode(), self._tie_seed)
+
+
+# Members looked up once: enum attribute access is slow in the loop over devices.
+_LATENCY, _EDP, _ENERGY = Objective.LATENCY, Objective.EDP, Objective.ENERGY
 
 
 def free_classes(contenders: Sequence[Contender]) -> frozenset[DeviceClass]:
     """Classes of which some device has a free slot."""
-    return frozenset([c.device.device_class for c in contenders if c.free_slot])
+    return frozenset([c.device.device_class for c in contenders if c.occupied < c.model.slots])
 
 
-def ranked(contenders: Sequence[Contender], order: Sequence[DeviceClass]) -> list[Contender]:
-    """Best first: SLO met, class with a free slot, class order, score, load, then spread.
+def ranked(
+    contenders: list[Contender], order: Sequence[DeviceClass], objective: Objective
+) -> list[Contender]:
+    """Best first: SLO, then class by the tree, then score, load and spread.
 
-    A class is full when all its slots are taken; it still queues, but a later class with
-    a free slot goes first. Within a class only the prediction counts, so that a fast
-    device with a queue may beat a slow idle one.
+    - A class is full when all its slots are taken; it still queues, but a later class
+      with a free slot goes first. Within a class only the prediction counts, so that a
+      fast device with a queue may beat a slow idle one.
+    - Who asks for the least energy or energy-delay product gets it from whatever class
+      meets the SLO; the tree's order then only decides among equals. Energy alone knows
+      no waiting: there a free slot goes first.
     """
+    if len(contenders) == 1:
+        return contenders
     free = free_classes(contenders)
-    place = {
-        device_class: (device_class not in free, index) for index, device_class in enumerate(order)
-    }
-    return sorted(
-        contenders,
-        key=lambda c: (
-            not c.meets_slo,
-            place[c.device.device_class],
-            c.step,
-            c.occupied,
-            c.tie,
-        ),
-    )
+    place = {name: index + (0 if name in free else len(order)) for index, name in enumerate(order)}
+    by_class = objective is _LATENCY
+    by_room = objective is _ENERGY
+    first, best = (MISSED + 1, 0), math.inf
+    for c in contenders:
+        group = (c.slo, place[c.device.device_class] if by_class else by_room and not c.free_slot)
+        if group < first:
+            first, best = group, c.score
+        elif group == first and c.score < best:
+            best = c.score
+        c.rank = group
+    near = best * NEAR
+    for c in contenders:
+        score = 0.0 if c.rank == first and c.score <= near else c.score
+        c.rank = (*c.rank, score, place[c.device.device_class], c.occupied, c.tie)
+    contenders.sort(key=_rank)
+    return contenders
+
+
+def _rank(contender: Contender) -> tuple[float, ...]:
+    return contender.rank
 
 
 def why_lost(
     request: RouteRequest, loser: Contender, winner: Contender, free: frozenset[DeviceClass]
 ) -> Rejection:
     """The first comparison that `loser` lost against `winner`; `free`: classes with a free slot."""
-    lost, won = loser.prediction, winner.prediction
-    if winner.meets_slo and not loser.meets_slo:
-        return _why_missed(request.slo, lost)
+    if winner.slo < loser.slo:
+        return _why_missed(request, loser)
     lost_class, won_class = loser.device.device_class, winner.device.device_class
-    if lost_class != won_class:
-        if won_class in free and lost_class not in free:
-            return Rejection(
-                RejectionKind.CLASS_BUSY,
-                "all slots of {} are taken and {} has a free one",
-                (lost_class, won_class),
-            )
-        return Rejection(
-            RejectionKind.CLASS_ORDER, "{} comes after {} for this model", (lost_class, won_class)
-        )
-    if loser.step != winner.step:
+    if request.objective is _LATENCY and lost_class != won_class:
+        return _why_class(loser, winner, free)
+    if request.objective is _ENERGY and winner.free_slot and not loser.free_slot:
+        return Rejection(RejectionKind.LOAD, "has no free slot, and the chosen one has")
+    if loser.score > winner.score * NEAR:
         what, unit = _SCORE_TEXT[request.objective]
         if math.isinf(loser.score):
             return Rejection(RejectionKind.SCORE, "its {} cannot be estimated", (what,))
@@ -121,11 +174,13 @@ def why_lost(
             "predicted {} {:.3g} {} against {:.3g} {}",
             (what, loser.score, unit, winner.score, unit),
         )
+    if lost_class != won_class:
+        return _why_class(loser, winner, free)
     if loser.occupied != winner.occupied:
         return Rejection(
             RejectionKind.LOAD,
             "as good within 5 %, but holds {} requests against {} (TTFT {:.0f} against {:.0f} ms)",
-            (loser.occupied, winner.occupied, lost.ttft_ms, won.ttft_ms),
+            (loser.occupied, winner.occupied, loser.ttft_ms, winner.ttft_ms),
         )
     return Rejection(RejectionKind.SPREAD, "as good and as loaded; spread by request id")
 
@@ -137,27 +192,32 @@ _SCORE_TEXT = {
 }
 
 
-def _step(score: float) -> float:
-    if score <= 0 or math.isinf(score):
-        return score
-    return math.floor(math.log(score) * _STEPS_PER_LOG)
+def _why_class(loser: Contender, winner: Contender, free: frozenset[DeviceClass]) -> Rejection:
+    lost_class, won_class = loser.device.device_class, winner.device.device_class
+    if won_class in free and lost_class not in free:
+        return Rejection(
+            RejectionKind.CLASS_BUSY,
+            "all slots of {} are taken and {} has a free one",
+            (lost_class, won_class),
+        )
+    return Rejection(
+        RejectionKind.CLASS_ORDER, "{} comes after {} for this model", (lost_class, won_class)
+    )
 
 
-def _meets(slo: Slo, prediction: Prediction) -> bool:
-    if slo.ttft_ms is not None and prediction.ttft_ms > slo.ttft_ms:
-        return False
-    return slo.tpot_ms is None or prediction.tpot_ms <= slo.tpot_ms
-
-
-def _why_missed(slo: Slo, prediction: Prediction) -> Rejection:
-    if slo.tpot_ms is not None and prediction.tpot_ms > slo.tpot_ms:
+def _why_missed(request: RouteRequest, loser: Contender) -> Rejection:
+    """Which objective `loser` misses, or meets less surely."""
+    slo, share, verb = request.slo, 1.0, "misses"
+    if loser.slo == MET:
+        share, verb = SLO_CONFIDENT, "is close to"
+    if slo.tpot_ms is not None and loser.tpot_ms > slo.tpot_ms * share:
         return Rejection(
             RejectionKind.SLO_TPOT,
-            "predicted TPOT {:.1f} ms misses the stated {:g} ms",
-            (prediction.tpot_ms, slo.tpot_ms),
+            "predicted TPOT {:.1f} ms {} the stated {:g} ms",
+            (loser.tpot_ms, verb, slo.tpot_ms),
         )
     return Rejection(
         RejectionKind.SLO_TTFT,
-        "predicted TTFT {:.0f} ms misses the stated {:g} ms",
-        (prediction.ttft_ms, slo.ttft_ms),
+        "predicted TTFT {:.0f} ms {} the stated {:g} ms",
+        (loser.ttft_ms, verb, slo.ttft_ms),
     )

@@ -1,0 +1,152 @@
+"""How long one routing decision takes: p50, p99 and the longest, by fleet size and objective.
+
+    python -m bench.decision_time [--out FILE]
+
+Devices of four classes serve one model each way that a fleet is met: idle, busy (half of
+the slots taken at random), and full (every request is refused). The virtual clock moves
+5 ms a decision and the view's version with it, as at 200 requests/s, so that the rebuilds
+of the index of a large fleet are among the decisions timed. `cpu` is the thread's own
+time (what the decision costs), `wall` the time on the clock: on a machine with other work
+it holds the waits for a core too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import random
+import time
+from pathlib import Path
+
+from bench.machine import machine
+from orchestrator.fleet.view import (
+    DeviceClass,
+    DeviceId,
+    DeviceState,
+    DeviceView,
+    FleetView,
+    ServedModel,
+)
+from orchestrator.fleet.view_store import Reservation, ViewStore
+from orchestrator.request import Objective, RouteRequest, Slo
+from orchestrator.routing.router import Router
+
+RESULTS = Path(__file__).parent / "results" / "decision_time.json"
+TARGETS_US = {1_000: 100.0, 100_000: 300.0}
+MODEL = "small"
+MS_PER_DECISION = 5.0
+
+
+def fleet(num_devices: int, load: str, seed: int = 1) -> FleetView:
+    rng = random.Random(seed)
+    classes = list(DeviceClass)
+    devices = {}
+    for number in range(num_devices):
+        speed = rng.lognormvariate(0.0, 0.3)
+        model = ServedModel(
+            name=MODEL,
+            fingerprint="f",
+            num_parameters=500_000_000,
+            context_tokens=4096,
+            slots=8,
+            prefill_tokens_per_s=800.0 * speed,
+            decode_tokens_per_s=80.0 * speed,
+            decode_batch_tokens_per_s=tuple(80.0 * speed * f for f in (1.0, 1.7, 2.6, 3.2)),
+        )
+        held = {"idle": 0, "busy": rng.randrange(8), "full": 24}[load]
+        device_id = DeviceId(f"{number:032x}")
+        devices[device_id] = DeviceView(
+            device_id=device_id,
+            name=f"device-{number}",
+            device_class=classes[number % len(classes)],
+            state=DeviceState.READY,
+            models={MODEL: model},
+            in_flight={MODEL: held} if held else {},
+            in_flight_prefill_tokens={MODEL: 100 * held} if held else {},
+            tdp_w=20.0,
+        )
+    return FleetView(devices, version=1)
+
+
+def time_decisions(view: FleetView, objective: Objective, num_decisions: int) -> dict[str, float]:
+    router = Router(rng=random.Random(7))
+    hints = tuple(range(1, 5))
+    requests = [
+        RouteRequest(
+            request_id=f"req-{number:028x}",
+            tenant="t",
+            model=MODEL,
+            prompt_bytes=800,
+            max_tokens=128,
+            slo=Slo(ttft_ms=5_000.0, tpot_ms=200.0),
+            objective=objective,
+            prefix_hints=tuple(hint + number % 64 * 1_000 for hint in hints),
+        )
+        for number in range(num_decisions)
+    ]
+    nothing: frozenset[DeviceId] = frozenset()
+    wall_us, cpu_us = [], []
+    # The first decisions build the index and each device's entry in the estimator.
+    for number in range(1_000):
+        router.route(requests[number % num_decisions], view, exclude=nothing, now_ms=0.0)
+    gc.collect()
+    for number, request in enumerate(requests):
+        now_ms = 1e6 + number * MS_PER_DECISION
+        seen = FleetView(view.devices, version=2 + number)
+        cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+        router.route(request, seen, exclude=nothing, now_ms=now_ms)
+        wall_us.append((time.perf_counter_ns() - wall) / 1000.0)
+        cpu_us.append((time.thread_time_ns() - cpu) / 1000.0)
+    return {**_quantiles("cpu", cpu_us), **_quantiles("wall", wall_us)}
+
+
+def _quantiles(name: str, took_us: list[float]) -> dict[str, float]:
+    in_order = sorted(took_us)
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {
+        f"{name}_{label}_us": round(in_order[min(len(in_order) - 1, int(share * len(in_order)))], 1)
+        for label, share in shares.items()
+    }
+
+
+def time_snapshot(view: FleetView) -> float:
+    """Microseconds that the hub's view store takes for a new snapshot after one change."""
+    store = ViewStore()
+    for device in view.devices.values():
+        store.put(device)
+    first = next(iter(view.devices))
+    took = []
+    for _ in range(20):
+        store.reserve(Reservation(first, MODEL, 100))
+        started = time.perf_counter_ns()
+        store.snapshot()
+        took.append((time.perf_counter_ns() - started) / 1000.0)
+    return round(sorted(took)[len(took) // 2], 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--decisions", type=int, default=5_000)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 32, 1_000, 100_000])
+    options = parser.parse_args()
+    rows = []
+    for size in options.sizes:
+        for load in ("idle", "busy", "full"):
+            view = fleet(size, load)
+            for objective in (Objective.LATENCY, Objective.EDP):
+                figures = time_decisions(view, objective, options.decisions)
+                row = {"devices": size, "load": load, "objective": objective.value, **figures}
+                if size in TARGETS_US:
+                    row["target_p99_us"] = TARGETS_US[size]
+                rows.append(row)
+                print(json.dumps(row), flush=True)
+        print(json.dumps({"devices": size, "snapshot_us": time_snapshot(view)}), flush=True)
+        rows.append({"devices": size, "snapshot_us": time_snapshot(view)})
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps({"machine": machine(), "rows": rows}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

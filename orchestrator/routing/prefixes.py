@@ -1,0 +1,94 @@
+"""Which device saw which prefix: hints over a prompt's text, and a bounded memory of them.
+
+The hub sees no tokens and keeps no text. A hint is a hash of the first N bytes of a
+prompt, for a fixed ladder of N; equal hints mean equal beginnings.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from hashlib import blake2b
+
+from orchestrator.fleet.view import DeviceId
+
+# The ladder, in bytes of UTF-8: two steps an octave from one block's worth of English to
+# 64 KiB, so that what two prompts share is underestimated by a third at most.
+PREFIX_BYTES = tuple(size << octave for octave in range(8) for size in (512, 768))
+# Bounds of the memory: prefixes, and the newest holders of each.
+MAX_PREFIXES = 20_000
+MAX_HOLDERS = 4
+# A device's cache has other tenants: what was seen longer ago than this is likely evicted.
+FORGET_AFTER_MS = 600_000.0
+# Devices reuse whole blocks of so many tokens.
+BLOCK_TOKENS = 128
+
+
+def hints_of(prompt: bytes, salt: bytes = b"") -> tuple[int, ...]:
+    """Hints of a prompt, coarse to fine; hint i covers its first PREFIX_BYTES[i] bytes.
+
+    `salt` (of the tenant) keeps prompts of different tenants apart, as their caches are.
+    """
+    digest = blake2b(salt[:64], digest_size=8)
+    hints, done = [], 0
+    for size in PREFIX_BYTES:
+        if size > len(prompt):
+            break
+        digest.update(prompt[done:size])
+        done = size
+        hints.append(int.from_bytes(digest.digest(), "big"))
+    return tuple(hints)
+
+
+class PrefixMemory:
+    """Devices that were given a prompt with a prefix, the newest MAX_HOLDERS of each."""
+
+    def __init__(self) -> None:
+        # (model, hint) -> device -> when it was last given; oldest first at both levels.
+        self._seen: OrderedDict[tuple[str, int], dict[DeviceId, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def cached_bytes(
+        self, model: str, hints: tuple[int, ...], now_ms: float
+    ) -> Mapping[DeviceId, int]:
+        """Bytes of the prompt's beginning that devices are likely to hold; others hold none."""
+        found: dict[DeviceId, int] = {}
+        for size, hint in zip(PREFIX_BYTES, hints, strict=False):
+            holders = self._seen.get((model, hint))
+            if holders is None:
+                # Who has not seen the coarser prefix has not seen the finer one either.
+                break
+            for device_id, seen_ms in holders.items():
+                if now_ms - seen_ms <= FORGET_AFTER_MS:
+                    found[device_id] = size
+        return found
+
+    def note(self, model: str, hints: tuple[int, ...], device_id: DeviceId, now_ms: float) -> None:
+        """The device was given a prompt with these hints."""
+        for hint in hints[: len(PREFIX_BYTES)]:
+            key = (model, hint)
+            holders = self._seen.pop(key, None) or {}
+            holders.pop(device_id, None)
+            holders[device_id] = now_ms
+            if len(holders) > MAX_HOLDERS:
+                del holders[next(iter(holders))]
+            self._seen[key] = holders
+        while len(self._seen) > MAX_PREFIXES:
+            self._seen.popitem(last=False)
+
+    def forget(self, device_id: DeviceId) -> None:
+        """The device is gone, and its cache with it."""
+        for key in [key for key, holders in self._seen.items() if device_id in holders]:
+            del self._seen[key][device_id]
+            if not self._seen[key]:
+                del self._seen[key]
+
+
+def cached_tokens(num_bytes: int, prompt_bytes: int, prompt_tokens: int) -> int:
+    """Whole blocks of a prompt that its first `num_bytes` bytes make, never all of it."""
+    if prompt_bytes <= 0:
+        return 0
+    tokens = min(prompt_tokens - 1, prompt_tokens * num_bytes // prompt_bytes)
+    return max(0, tokens) // BLOCK_TOKENS * BLOCK_TOKENS
