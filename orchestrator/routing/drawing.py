@@ -6,7 +6,9 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceView, FleetView
+from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState, DeviceView, FleetView
+
+_READY = DeviceState.READY
 
 # Device ids by class, for one model.
 Serving = Mapping[DeviceClass, list[DeviceId]]
@@ -15,7 +17,9 @@ Serving = Mapping[DeviceClass, list[DeviceId]]
 FULL_SCAN_DEVICES = 32
 # Devices drawn of each class of a larger fleet. The best of k random ones is, for
 # small k already, close to the best of all, and concurrent routers do not herd.
-DRAW_PER_CLASS = 8
+DRAW_PER_CLASS = 6
+# The same when all classes are drawn from, whatever their order.
+DRAW_PER_CLASS_OF_ALL = 4
 # The same when none of those could serve, before the request is refused: bounded, so
 # that refusals stay cheap when a large fleet is overloaded.
 SECOND_DRAW_PER_CLASS = 512
@@ -101,3 +105,16 @@ def draw(
             positions.add(int(rng.random() * size))
         chosen = [ids[position] for position in positions]
     return [device for device_id in chosen if (device := devices.get(device_id)) is not None]
+
+
+def with_room(devices: Iterable[DeviceView], model_name: str) -> list[DeviceView]:
+    """Those of the devices that may have a place for one more request: a quick first look."""
+    found = []
+    for device in devices:
+        model = device.models.get(model_name)
+        if model is None or device.state is not _READY:
+            continue
+        places = model.slots + device.max_waiting
+        if device.in_flight.get(model_name, 0) < places and model.running + model.waiting < places:
+            found.append(device)
+    return found

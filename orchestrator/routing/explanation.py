@@ -16,6 +16,8 @@ from shoal.errors import Reason, ShoalError
 MIN_RETRY_AFTER_MS = 250
 MAX_RETRY_AFTER_MS = 60_000
 
+# Full devices asked for when a place comes free; more would cost and tell little.
+_MAX_ASKED = 16
 _OBJECTIVE_TEXT = {Objective.EDP: "energy-delay product", Objective.ENERGY: "energy"}
 _NO_REMEDY = "start an agent that serves it, or ask for another model (GET /v1/models)"
 
@@ -176,11 +178,13 @@ def failure_of(
     kinds = {c.device_id: c.rejection.kind for c in candidates if c.rejection is not None}
     full = [d for d in devices if kinds.get(d.device_id) is RejectionKind.FULL]
     if full:
-        wait_ms = min(estimator.place_wait_ms(d, d.models[request.model]) for d in full)
+        wait_ms = min(
+            estimator.place_wait_ms(d, d.models[request.model]) for d in full[:_MAX_ASKED]
+        )
         retry_after_ms = int(min(MAX_RETRY_AFTER_MS, max(MIN_RETRY_AFTER_MS, wait_ms)))
         return ShoalError(
             Reason.OVERLOADED,
-            f"all {len(full)} devices that can serve {request.model!r} are full;"
+            f"all devices looked at that can serve {request.model!r} are full ({len(full)});"
             f" a place is predicted to come free in {retry_after_ms} ms",
             retry_after_ms=retry_after_ms,
         )

@@ -139,11 +139,14 @@ class Router:
         if considered.contenders or not self._may_search(considered, now_ms):
             return self._conclude(considered, now_ms, _num_serving(serving))
         serving = self._index.serving(view, model, now_ms, urgent=True)
-        considered.ruled_out.clear()
-        considered.devices.clear()
         for ids in serving.values():
             drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
-            self._consider(considered, drawn)
+            self._consider(considered, drawing.with_room(drawn, model))
+        if not considered.devices:
+            # Nothing was drawn at first: the index did not know the model.
+            for ids in serving.values():
+                drawn = drawing.draw(ids, view.devices, drawing.DRAW_PER_CLASS, self._rng)
+                self._consider(considered, drawn)
         if serving and not considered.contenders:
             self._searched_ms[model] = now_ms
         return self._conclude(considered, now_ms, _num_serving(serving))
@@ -165,12 +168,13 @@ class Router:
         """
         request, devices = considered.request, view.devices
         by_class = request.objective is Objective.LATENCY
+        num_drawn = drawing.DRAW_PER_CLASS if by_class else drawing.DRAW_PER_CLASS_OF_ALL
         for device_class in self._order_in(request, serving, view):
             ids = serving.get(device_class)
             if not ids or request.device_class not in ("", device_class):
                 continue
             num_before = len(considered.contenders)
-            drawn = drawing.draw(ids, devices, drawing.DRAW_PER_CLASS, self._rng)
+            drawn = drawing.draw(ids, devices, num_drawn, self._rng)
             if considered.cached_bytes:
                 drawn += _holders(considered, devices, device_class, drawn)
             self._consider(considered, drawn)
@@ -223,7 +227,6 @@ class Router:
                     occupied,
                     scale.score(ttft_ms, tpot_ms, joules),
                     scale.slo(ttft_ms, tpot_ms),
-                    scale.tie(device),
                 )
             )
 
@@ -240,7 +243,7 @@ class Router:
         if num_parameters is None:
             return unknown(request, tuple(others), int(now_ms))
         order = class_order(num_parameters, request.slo.tpot_ms)
-        best_first = ranked(considered.contenders, order, request.objective)
+        best_first = ranked(considered.contenders, order, considered.scale)
         failure = self._failure(considered, best_first)
         if failure is not None:
             best_first, others = [], [*refused(best_first), *others]

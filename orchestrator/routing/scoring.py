@@ -41,7 +41,6 @@ class Contender:
     occupied: int
     score: float
     slo: int
-    tie: int
     rank: tuple[float, ...] = ()
 
     @property
@@ -75,10 +74,10 @@ class Contender:
 class Scale:
     """How one request measures devices; made once for all of them."""
 
-    __slots__ = ("_objective", "_steps", "_tie_seed", "_tpot_ms", "_ttft_ms")
+    __slots__ = ("_steps", "_tie_seed", "_tpot_ms", "_ttft_ms", "objective")
 
     def __init__(self, request: RouteRequest, completion_tokens: float) -> None:
-        self._objective = request.objective
+        self.objective = request.objective
         self._steps = max(0.0, completion_tokens - 1)
         self._tie_seed = zlib.crc32(request.request_id.encode())
         self._ttft_ms = math.inf if request.slo.ttft_ms is None else request.slo.ttft_ms
@@ -87,11 +86,11 @@ class Scale:
     def score(self, ttft_ms: float, tpot_ms: float, joules: float | None) -> float:
         """By the request's objective; of unknown energy, infinity."""
         total_ms = ttft_ms + tpot_ms * self._steps
-        if self._objective is _LATENCY:
+        if self.objective is _LATENCY:
             return total_ms
         if joules is None:
             return math.inf
-        return joules * total_ms / 1000.0 if self._objective is _EDP else joules
+        return joules * total_ms / 1000.0 if self.objective is _EDP else joules
 
     def slo(self, ttft_ms: float, tpot_ms: float) -> int:
         """How surely the stated objective is met."""
@@ -117,7 +116,7 @@ def free_classes(contenders: Sequence[Contender]) -> frozenset[DeviceClass]:
 
 
 def ranked(
-    contenders: list[Contender], order: Sequence[DeviceClass], objective: Objective
+    contenders: list[Contender], order: Sequence[DeviceClass], scale: Scale
 ) -> list[Contender]:
     """Best first: SLO, then class by the tree, then score, load and spread.
 
@@ -132,8 +131,8 @@ def ranked(
         return contenders
     free = free_classes(contenders)
     place = {name: index + (0 if name in free else len(order)) for index, name in enumerate(order)}
-    by_class = objective is _LATENCY
-    by_room = objective is _ENERGY
+    by_class = scale.objective is _LATENCY
+    by_room = scale.objective is _ENERGY
     first, best = (MISSED + 1, 0), math.inf
     for c in contenders:
         group = (c.slo, place[c.device.device_class] if by_class else by_room and not c.free_slot)
@@ -144,8 +143,10 @@ def ranked(
         c.rank = group
     near = best * NEAR
     for c in contenders:
-        score = 0.0 if c.rank == first and c.score <= near else c.score
-        c.rank = (*c.rank, score, place[c.device.device_class], c.occupied, c.tie)
+        if c.score <= near and c.rank == first:
+            c.rank += (0.0, place[c.device.device_class], c.occupied, scale.tie(c.device))
+        else:
+            c.rank += (c.score, place[c.device.device_class], c.occupied)
     contenders.sort(key=_rank)
     return contenders
 

@@ -376,7 +376,7 @@ def test_large_fleet_without_the_model_is_not_found():
 def test_overloaded_large_fleet_is_refused_with_a_bounded_decision():
     decision = route(large_fleet(5000, in_flight={MODEL: 20}))
     assert decision.failure.reason is Reason.OVERLOADED
-    assert len(decision.candidates) == MAX_LISTED
+    assert 0 < len(decision.candidates) <= MAX_LISTED
     assert len(decision.candidates) + decision.num_unlisted == 5000
 
 
