@@ -13,7 +13,9 @@ ROOT = Path(__file__).parents[2]
 PACKAGES = ("shoal", "orchestrator", "agent", "cloud")
 MAX_LINES = 300
 # File -> why it is longer than MAX_LINES.
-LONG_FILES: dict[str, str] = {}
+LONG_FILES: dict[str, str] = {
+    "agent/kv/cache.py": "one class: begin, poll, take, offer and close are one sequence's life",
+}
 # Where settings are read; nobody else looks at the environment.
 SETTINGS_FILES = {"config.py", "home.py"}
 
