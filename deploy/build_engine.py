@@ -27,6 +27,7 @@ import time
 from pathlib import Path
 
 from engine_flags import PACKAGE, VERSION, Build, cpu_features, wanted_builds
+from engine_source import SourceChangedError, unpack_changed
 
 RECORD = Path(sys.prefix) / "shoal-engine.json"
 # Loading the default model and decoding takes seconds; a hung build is not waited for.
@@ -77,9 +78,13 @@ def _compile(build: Build, entry: Path) -> Path:
     entry.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=entry.parent, prefix="building-") as scratch:
         log = entry.parent / f"{entry.name}.log"
+        try:
+            source = unpack_changed(PACKAGE, VERSION, Path(scratch))
+        except (SourceChangedError, subprocess.CalledProcessError) as error:
+            raise EngineBuildError(f"The source of {PACKAGE} {VERSION}: {error}") from error
         command = [
             *(sys.executable, "-m", "pip", "wheel", "--verbose", "--no-cache-dir", "--no-deps"),
-            *("--no-binary", PACKAGE, "--wheel-dir", scratch, f"{PACKAGE}=={VERSION}"),
+            *("--wheel-dir", scratch, str(source)),
         ]
         environment = os.environ | {"CMAKE_ARGS": shlex.join(build.cmake_args)}
         if _run_with_progress(command, environment, log) != 0:

@@ -12,6 +12,8 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from engine_source import changes_digest
+
 PACKAGE = "llama-cpp-python"
 VERSION = "0.3.36"
 
@@ -37,7 +39,7 @@ class Build:
 
     def key(self, machine: str, abi: str) -> str:
         """Name of the cache entry: everything that decides the bytes of the wheel."""
-        text = "\n".join([VERSION, machine, abi, *self.cmake_args])
+        text = "\n".join([VERSION, changes_digest(), machine, abi, *self.cmake_args])
         return f"{VERSION}-{machine}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
