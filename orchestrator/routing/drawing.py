@@ -22,7 +22,7 @@ DRAW_PER_CLASS = 6
 DRAW_PER_CLASS_OF_ALL = 4
 # The same when none of those could serve, before the request is refused: bounded, so
 # that refusals stay cheap when a large fleet is overloaded.
-SECOND_DRAW_PER_CLASS = 512
+SECOND_DRAW_PER_CLASS = 256
 # Between two such searches for one model of a fleet that is full. Another refusal within
 # this time is decided by the few devices drawn at first.
 SECOND_DRAW_PAUSE_MS = 40.0
@@ -31,8 +31,8 @@ SECOND_DRAW_PAUSE_MS = 40.0
 INDEX_MAX_AGE_MS = 500.0
 # An urgent build takes about 0.5 us a device: at most 1 % of the time is spent on it.
 INDEX_MIN_AGE_MS_PER_DEVICE = 0.05
-# Devices that one decision adds to the index being rebuilt: about 20 us.
-INDEX_DEVICES_PER_DECISION = 64
+# Devices that one decision adds to the index being rebuilt: about 10 us.
+INDEX_DEVICES_PER_DECISION = 32
 
 _Ids = dict[str, dict[DeviceClass, list[DeviceId]]]
 

@@ -8,7 +8,7 @@ from orchestrator.routing.decision import Rejection, RejectionKind
 
 # Looked up once: enum attribute access is slow in the loop over devices.
 _READY = DeviceState.READY
-_EXCLUDED = Rejection(RejectionKind.EXCLUDED, "was tried for this request and failed")
+EXCLUDED = Rejection(RejectionKind.EXCLUDED, "was tried for this request and failed")
 _STATE = {
     state: Rejection(RejectionKind.STATE, f"is {state}, only READY takes new requests")
     for state in DeviceState
@@ -33,7 +33,7 @@ def why_ineligible(
     if device.state is not _READY:
         return _STATE[device.state]
     if device.device_id in exclude:
-        return _EXCLUDED
+        return EXCLUDED
     if not model.ready:
         return Rejection(
             RejectionKind.MODEL_NOT_READY, "has {} but not ready (loading or failed)", (model.name,)

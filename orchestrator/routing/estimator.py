@@ -51,7 +51,7 @@ class Expected:
     others_completion_tokens: float
 
 
-class _Learned:
+class Learned:
     """What is known of one device and model; `device` and `model` as last predicted with.
 
     `step_ms[n]`: TPOT in a batch of n by the model's own figures; `prefill_ms`: a token.
@@ -91,7 +91,7 @@ class Estimator:
     """
 
     def __init__(self) -> None:
-        self._learned: dict[tuple[DeviceId, str], _Learned] = {}
+        self._learned: dict[tuple[DeviceId, str], Learned] = {}
         self._tokens_per_byte: dict[str, LearnedQuotient] = {}
         self._completion_tokens: dict[str, LearnedQuotient] = {}
 
@@ -115,6 +115,7 @@ class Estimator:
 
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """What the request would meet on the device as the view shows it."""
+        self.track(device, model)
         occupied = num_occupied(device, model)
         return self.predict_expected(self.expect(request), device, model, occupied)
 
@@ -139,12 +140,22 @@ class Estimator:
         cached / prefill speed + one decode step. TPOT is that of the batch the request
         would join; other models at work on the device share its speed.
         """
-        learned = self._entry(device, model)
         slots = model.slots
         batch = occupancy + 1 if occupancy < slots else slots or 1
         sharing = 1 if len(device.models) < 2 else 1 + _num_other_active(device, model.name)
-        tpot_ms = learned.step_ms[batch] * learned.decode.value * sharing
-        prefill_ms_per_token = learned.prefill_ms * learned.prefill.value * sharing
+        learned = self._learned.get((device.device_id, model.name))
+        if learned is None:
+            # Most of a very large fleet was never sent anything: nothing is kept of it.
+            device_class, joules_factor = device.device_class, 1.0
+            tpot_ms = speed.tpot_ms(model, device_class, batch) * sharing
+            prefill_ms_per_token = 1000.0 / speed.prefill_tokens_per_s(model, device_class)
+            prefill_ms_per_token *= sharing
+        else:
+            if learned.model is not model:
+                learned = self.track(device, model)
+            joules_factor = learned.joules.value
+            tpot_ms = learned.step_ms[batch] * learned.decode.value * sharing
+            prefill_ms_per_token = learned.prefill_ms * learned.prefill.value * sharing
         own_tokens = expected.prompt_tokens - cached_tokens
         backlog_tokens = device.in_flight_prefill_tokens.get(model.name, 0)
         backlog_tokens = max(backlog_tokens, model.waiting_prefill_tokens)
@@ -158,18 +169,20 @@ class Estimator:
         if power is None:
             return ttft_ms, tpot_ms, None, True
         busy_ms = own_tokens * prefill_ms_per_token + expected.completion_tokens * tpot_ms / batch
-        return ttft_ms, tpot_ms, power[0] * busy_ms / 1000.0 * learned.joules.value, power[1]
+        return ttft_ms, tpot_ms, power[0] * busy_ms / 1000.0 * joules_factor, power[1]
 
     def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
         """Predicted time until a full device has room for one more request."""
-        learned = self._entry(device, model)
+        learned = self._learned.get((device.device_id, model.name))
         batch = max(1, model.slots)
-        tpot_ms = speed.tpot_ms(model, device.device_class, batch) * learned.decode.value
+        tpot_ms = speed.tpot_ms(model, device.device_class, batch)
+        if learned is not None:
+            tpot_ms *= learned.decode.value
         over = num_occupied(device, model) - model.slots - device.max_waiting + 1
         return max(1, over) * self.completion_tokens(model.name, None) * tpot_ms / batch
 
     def observe(self, outcome: Outcome) -> None:
-        """Learn from a completed request; one of a device never predicted for teaches less."""
+        """Learn from a completed request; one of a device not tracked teaches only lengths."""
         tokens_per_byte = self._tokens_per_byte.setdefault(
             outcome.model, LearnedQuotient(SEED_TOKENS_PER_BYTE, _SEED_WEIGHT_BYTES)
         )
@@ -206,14 +219,15 @@ class Estimator:
         for key in [key for key in self._learned if key[0] == device_id]:
             del self._learned[key]
 
-    def _entry(self, device: DeviceView, model: ServedModel) -> _Learned:
+    def track(self, device: DeviceView, model: ServedModel) -> Learned:
+        """Learn from what the device will measure of the model, from these figures on."""
         key = (device.device_id, model.name)
         learned = self._learned.get(key)
         if learned is None:
-            learned = self._learned[key] = _Learned(device, model)
+            learned = self._learned[key] = Learned(device, model)
         elif learned.model.fingerprint != model.fingerprint:
             # Another file under the same name: what was learned is not its own.
-            learned = self._learned[key] = _Learned(device, model)
+            learned = self._learned[key] = Learned(device, model)
         elif learned.model is model:
             learned.device = device
         elif _same_speed(learned.model, model):

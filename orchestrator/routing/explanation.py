@@ -22,7 +22,7 @@ _OBJECTIVE_TEXT = {Objective.EDP: "energy-delay product", Objective.ENERGY: "ene
 _NO_REMEDY = "start an agent that serves it, or ask for another model (GET /v1/models)"
 
 
-def ruled_out(device: DeviceView, rejection: Rejection) -> Candidate:
+def ruled_out(device: DeviceView, rejection: Rejection | None) -> Candidate:
     """A device that could not take the request."""
     return Candidate(device.device_id, device.name, device.device_class, None, rejection)
 

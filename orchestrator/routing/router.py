@@ -8,11 +8,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceView, FleetView, ServedModel
+from orchestrator.fleet.view import (
+    DeviceClass,
+    DeviceId,
+    DeviceState,
+    DeviceView,
+    FleetView,
+    ServedModel,
+)
 from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing import drawing
 from orchestrator.routing.decision import Candidate, Decision, LazyCandidates, Prediction
-from orchestrator.routing.eligibility import why_full, why_ineligible
+from orchestrator.routing.eligibility import EXCLUDED, why_full, why_ineligible
 from orchestrator.routing.estimator import Estimator, Expected, Outcome, num_occupied
 from orchestrator.routing.explanation import (
     chosen_of,
@@ -28,6 +35,8 @@ from orchestrator.routing.prefixes import PrefixMemory, cached_tokens
 from orchestrator.routing.scoring import Contender, Scale, ranked
 from orchestrator.routing.tree import class_order, tier_for
 from shoal.errors import ShoalError
+
+_READY = DeviceState.READY
 
 # Candidates that a decision lists; the best ones are always among them.
 MAX_LISTED = 64
@@ -100,8 +109,11 @@ class Router:
             self._prefixes.cached_bytes(request.model, hints, now_ms) if hints else {},
         )
         decision = self._decide(considered, view, now_ms)
-        if hints and decision.ranked:
-            self._prefixes.note(request.model, hints, decision.ranked[0], now_ms)
+        if decision.ranked:
+            best = considered.contenders[0]
+            self._estimator.track(best.device, best.model)
+            if hints:
+                self._prefixes.note(request.model, hints, best.device.device_id, now_ms)
         return decision
 
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
@@ -197,15 +209,22 @@ class Router:
         """Look at each device once and add it to `considered`."""
         request, expected, scale = considered.request, considered.expected, considered.scale
         cached_bytes = considered.cached_bytes
+        name, exclude = request.model, considered.exclude
+        hinted = bool(request.device or request.device_class)
         figures, contenders = self._estimator.figures, considered.contenders
         for device in devices:
             considered.devices.append(device)
-            rejection = why_ineligible(request, device, considered.exclude)
-            if rejection is None:
-                model = device.models[request.model]
+            model = device.models.get(name)
+            if model is not None and device.state is _READY and model.ready and not hinted:
+                # The ordinary case of why_ineligible, without the call.
+                rejection = EXCLUDED if exclude and device.device_id in exclude else None
+            else:
+                rejection = why_ineligible(request, device, exclude)
+            if model is not None and rejection is None:
                 occupied = num_occupied(device, model)
-                rejection = why_full(device, model, occupied)
-            if rejection is not None:
+                if occupied >= model.slots + device.max_waiting:
+                    rejection = why_full(device, model, occupied)
+            if model is None or rejection is not None:
                 considered.ruled_out.append(ruled_out(device, rejection))
                 continue
             cached = 0
