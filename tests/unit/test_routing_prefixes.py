@@ -1,0 +1,140 @@
+import random
+
+import pytest
+
+from orchestrator.fleet.view import DeviceId
+from orchestrator.request import Slo
+from orchestrator.routing.decision import RejectionKind
+from orchestrator.routing.drawing import FULL_SCAN_DEVICES
+from orchestrator.routing.prefixes import (
+    FORGET_AFTER_MS,
+    MAX_HOLDERS,
+    MAX_PREFIXES,
+    PREFIX_BYTES,
+    PrefixMemory,
+    cached_tokens,
+    hints_of,
+)
+from orchestrator.routing.router import Router
+from tests.unit.test_routing_router import MODEL, chosen, device, fleet, kinds, request
+
+PROMPT = random.Random(3).randbytes(8_000)
+HINTS = hints_of(PROMPT)
+
+
+def ask(router, view, *, now_ms=1000.0, **changes):
+    changes = {"prompt_bytes": len(PROMPT), "prefix_hints": HINTS, **changes}
+    return router.route(request(**changes), view, now_ms=now_ms)
+
+
+def two(**changes):
+    return fleet(device("a", **changes), device("b", **changes))
+
+
+def test_prompts_share_hints_as_far_as_they_are_equal():
+    other = PROMPT[:3_000] + b"x" * 5_000
+    shared = sum(mine == theirs for mine, theirs in zip(HINTS, hints_of(other), strict=True))
+    assert PREFIX_BYTES[shared - 1] <= 3_000 < PREFIX_BYTES[shared]
+
+
+def test_hints_of_another_tenant_are_others():
+    assert not set(HINTS) & set(hints_of(PROMPT, b"salt"))
+
+
+def test_short_prompt_has_no_hints():
+    assert hints_of(b"x" * (PREFIX_BYTES[0] - 1)) == ()
+
+
+def test_ladder_grows():
+    assert list(PREFIX_BYTES) == sorted(set(PREFIX_BYTES))
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "prompt_tokens", "expected"),
+    [(0, 1000, 0), (2048, 1000, 256), (8000, 1000, 896), (8000, 128, 0)],
+)
+def test_cached_tokens_are_whole_blocks_and_never_all(num_bytes, prompt_tokens, expected):
+    assert cached_tokens(num_bytes, 8000, prompt_tokens) == expected
+
+
+def test_second_request_goes_where_the_first_left_its_prefix():
+    router = Router()
+    first = chosen(ask(router, two(), request_id="r0"))
+    for number in range(1, 20):
+        decision = ask(router, two(), request_id=f"r{number}")
+        assert chosen(decision) == first
+        assert decision.chosen.prediction.cached_tokens > 1_000
+        assert "prompt tokens cached there" in decision.reason
+
+
+def test_hit_does_not_outweigh_a_queue():
+    router = Router()
+    holder = chosen(ask(router, two()))
+    busy = fleet(*(device(n, in_flight={MODEL: 12} if n == holder else {}) for n in ("a", "b")))
+    decision = ask(router, busy)
+    assert chosen(decision) != holder
+    assert kinds(decision)[holder] is RejectionKind.SCORE
+
+
+def test_hit_outweighs_a_small_load():
+    router = Router()
+    holder = chosen(ask(router, two()))
+    view = fleet(*(device(n, in_flight={MODEL: 1} if n == holder else {}) for n in ("a", "b")))
+    assert chosen(ask(router, view)) == holder
+
+
+def test_hit_can_be_what_meets_the_slo():
+    router = Router()
+    holder = chosen(ask(router, two()))
+    decision = ask(router, two(), slo=Slo(ttft_ms=1_000.0))
+    assert chosen(decision) == holder
+    assert set(kinds(decision).values()) == {RejectionKind.SLO_TTFT}
+
+
+def test_forgotten_device_holds_nothing():
+    router = Router()
+    holder = chosen(ask(router, two()))
+    router.forget(DeviceId(f"id-{holder}"))
+    decision = ask(router, two())
+    assert decision.chosen.prediction.cached_tokens == 0
+
+
+def test_old_prefixes_count_for_nothing():
+    router = Router()
+    ask(router, two())
+    late = ask(router, two(), now_ms=1000.0 + FORGET_AFTER_MS + 1)
+    assert late.chosen.prediction.cached_tokens == 0
+
+
+def test_prefix_of_one_model_says_nothing_of_another():
+    memory = PrefixMemory()
+    memory.note("one", HINTS, DeviceId("d"), 0.0)
+    assert memory.cached_bytes("one", HINTS, 0.0) == {"d": PREFIX_BYTES[len(HINTS) - 1]}
+    assert memory.cached_bytes("other", HINTS, 0.0) == {}
+
+
+def test_holder_of_a_longer_prefix_is_known_for_the_longer_one():
+    memory = PrefixMemory()
+    memory.note("m", HINTS, DeviceId("long"), 0.0)
+    memory.note("m", HINTS[:3], DeviceId("short"), 0.0)
+    found = memory.cached_bytes("m", HINTS, 0.0)
+    assert found == {"long": PREFIX_BYTES[len(HINTS) - 1], "short": PREFIX_BYTES[2]}
+
+
+def test_memory_is_bounded_in_prefixes_and_in_holders():
+    memory = PrefixMemory()
+    for number in range(MAX_PREFIXES + 10):
+        memory.note("m", (number,), DeviceId("d"), float(number))
+    assert len(memory) == MAX_PREFIXES
+    assert memory.cached_bytes("m", (0,), 0.0) == {}
+    for number in range(MAX_HOLDERS + 3):
+        memory.note("m", (-1,), DeviceId(f"d{number}"), 0.0)
+    assert set(memory.cached_bytes("m", (-1,), 0.0)) == {f"d{n}" for n in range(3, MAX_HOLDERS + 3)}
+
+
+def test_large_fleet_looks_at_the_holder_though_it_draws_only_a_few():
+    view = fleet(*(device(f"d{n}") for n in range(FULL_SCAN_DEVICES * 20)), version=1)
+    router = Router()
+    holder = chosen(ask(router, view, request_id="r0"))
+    for number in range(1, 10):
+        assert chosen(ask(router, view, request_id=f"r{number}")) == holder
