@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any
-from urllib.parse import urlencode
 
 import typer
 from rich.markup import escape
@@ -24,8 +23,8 @@ def decisions(
     as_json: JsonFlag = False,
 ) -> None:
     """List the newest routing decisions, predicted beside actual; details: `shoal explain`."""
-    query = urlencode({"limit": limit, **({"device": device} if device else {})})
-    listing = admin_client().get(f"/shoal/v1/decisions?{query}")
+    filters: dict[str, str | int] = {"device": device} if device else {}
+    listing = admin_client().get("/shoal/v1/decisions", limit=limit, **filters)
     if as_json:
         print_json(listing)
         return
@@ -36,8 +35,11 @@ def decisions(
 
 
 def _table(records: list[dict[str, Any]]) -> Table:
-    headings = ("time", "request", "model", "device", "outcome", "TTFT", "(predicted)")
-    table = Table(*headings, "TPOT", "(predicted)", box=None, header_style="bold")
+    table = Table("time", box=None, header_style="bold")
+    # Whole, so that it can be copied to `shoal explain`.
+    table.add_column("request", no_wrap=True)
+    for heading in ("model", "device", "outcome", "TTFT (predicted)", "TPOT (predicted)"):
+        table.add_column(heading)
     for record in records:
         predicted, actual = predicted_of(record), record["actual"] or {}
         decided = datetime.fromtimestamp(record["decided_unix_ms"] / 1000)
@@ -48,10 +50,10 @@ def _table(records: list[dict[str, Any]]) -> Table:
             escape(record["model"]),
             escape(placed_on(record)),
             f"[{colour}]{escape(record['outcome'])}[/{colour}]",
-            ms_text(actual.get("ttft_ms")),
-            ms_text(predicted.get("ttft_ms")),
-            ms_text(actual.get("tpot_ms")),
-            ms_text(predicted.get("tpot_ms")),
+            *(
+                f"{ms_text(actual.get(key))} ({ms_text(predicted.get(key))})"
+                for key in ("ttft_ms", "tpot_ms")
+            ),
         )
     return table
 
