@@ -165,11 +165,11 @@ class Estimator:
             # All slots taken: one comes free every (output length * TPOT / slots) ms.
             ahead = occupancy - slots + 1
             ttft_ms += ahead * expected.others_completion_tokens * tpot_ms / batch
-        power = _busy_power_w(device, occupancy)
-        if power is None:
+        power_w, estimated = _busy_power_w(device, occupancy)
+        if power_w is None:
             return ttft_ms, tpot_ms, None, True
         busy_ms = own_tokens * prefill_ms_per_token + expected.completion_tokens * tpot_ms / batch
-        return ttft_ms, tpot_ms, power[0] * busy_ms / 1000.0 * joules_factor, power[1]
+        return ttft_ms, tpot_ms, power_w * busy_ms / 1000.0 * joules_factor, estimated
 
     def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
         """Predicted time until a full device has room for one more request."""
@@ -208,11 +208,11 @@ class Estimator:
         learned.prefill.observe(
             max(outcome.ttft_ms - outcome.queue_ms - first_step_ms, prefill_ms / 10), prefill_ms
         )
-        power = _busy_power_w(learned.device, batch)
-        if outcome.joules is not None and power is not None:
+        power_w, _ = _busy_power_w(learned.device, batch)
+        if outcome.joules is not None and power_w is not None:
             busy_ms = prefill_ms * learned.prefill.value
             busy_ms += outcome.completion_tokens * first_step_ms / batch
-            learned.joules.observe(outcome.joules, power[0] * busy_ms / 1000.0)
+            learned.joules.observe(outcome.joules, power_w * busy_ms / 1000.0)
 
     def forget(self, device_id: DeviceId) -> None:
         """Drop what was learned of a device that left or was removed."""
@@ -252,18 +252,15 @@ def _num_other_active(device: DeviceView, model_name: str) -> int:
     )
 
 
-def _busy_power_w(device: DeviceView, occupancy: int) -> tuple[float, bool] | None:
-    """Power while generating, and whether it is an estimate; None: nothing known.
+def _busy_power_w(device: DeviceView, occupancy: int) -> tuple[float | None, bool]:
+    """Power while generating (None: nothing known), and whether it is an estimate.
 
     A meter read on an idle device does not tell the power under load: the TDP is the
     better guess then. The article's tokens/J are tokens/s over TDP for every class, so
     a utilisation of 1 is assumed.
     """
-    metered = device.power_w is not None and not device.power_estimated
-    if device.power_w is not None and metered and occupancy > 0:
-        return device.power_w, False
-    if device.tdp_w is not None:
+    if device.power_w is None:
         return device.tdp_w, True
-    if device.power_w is not None:
-        return device.power_w, True
-    return None
+    if not device.power_estimated and occupancy > 0:
+        return device.power_w, False
+    return device.power_w if device.tdp_w is None else device.tdp_w, True

@@ -244,8 +244,7 @@ class Router:
                     expected.prompt_tokens,
                     cached,
                     occupied,
-                    scale.score(ttft_ms, tpot_ms, joules),
-                    scale.slo(ttft_ms, tpot_ms),
+                    *scale.measure(ttft_ms, tpot_ms, joules),
                 )
             )
 
@@ -300,10 +299,18 @@ def _holders(
     device_class: DeviceClass,
     drawn: list[DeviceView],
 ) -> list[DeviceView]:
-    """Devices of the class that are likely to hold the prompt's beginning and were not drawn."""
+    """Devices of the class that hold most of the prompt's beginning and were not drawn."""
+    cached = considered.cached_bytes
     present = {device.device_id for device in drawn}
-    holders = (devices.get(i) for i in considered.cached_bytes if i not in present)
-    return [d for d in holders if d is not None and d.device_class == device_class]
+    found = []
+    for device_id in sorted(cached, key=cached.__getitem__, reverse=True):
+        device = devices.get(device_id)
+        if device is None or device.device_class != device_class or device_id in present:
+            continue
+        found.append(device)
+        if len(found) == drawing.MAX_HOLDERS_PER_CLASS:
+            break
+    return found
 
 
 def _num_serving(serving: drawing.Serving) -> int:

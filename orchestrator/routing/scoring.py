@@ -74,7 +74,15 @@ class Contender:
 class Scale:
     """How one request measures devices; made once for all of them."""
 
-    __slots__ = ("_steps", "_tie_seed", "_tpot_ms", "_ttft_ms", "objective")
+    __slots__ = (
+        "_steps",
+        "_sure_tpot_ms",
+        "_sure_ttft_ms",
+        "_tie_seed",
+        "_tpot_ms",
+        "_ttft_ms",
+        "objective",
+    )
 
     def __init__(self, request: RouteRequest, completion_tokens: float) -> None:
         self.objective = request.objective
@@ -82,24 +90,22 @@ class Scale:
         self._tie_seed = zlib.crc32(request.request_id.encode())
         self._ttft_ms = math.inf if request.slo.ttft_ms is None else request.slo.ttft_ms
         self._tpot_ms = math.inf if request.slo.tpot_ms is None else request.slo.tpot_ms
+        self._sure_ttft_ms = SLO_CONFIDENT * self._ttft_ms
+        self._sure_tpot_ms = SLO_CONFIDENT * self._tpot_ms
 
-    def score(self, ttft_ms: float, tpot_ms: float, joules: float | None) -> float:
-        """By the request's objective; of unknown energy, infinity."""
-        total_ms = ttft_ms + tpot_ms * self._steps
-        if self.objective is _LATENCY:
-            return total_ms
-        if joules is None:
-            return math.inf
-        return joules * total_ms / 1000.0 if self.objective is _EDP else joules
-
-    def slo(self, ttft_ms: float, tpot_ms: float) -> int:
-        """How surely the stated objective is met."""
+    def measure(self, ttft_ms: float, tpot_ms: float, joules: float | None) -> tuple[float, int]:
+        """Score by the request's objective (inf: energy unknown); how surely the SLO is met."""
+        score = ttft_ms + tpot_ms * self._steps
+        if self.objective is not _LATENCY:
+            if joules is None:
+                score = math.inf
+            else:
+                score = joules * score / 1000.0 if self.objective is _EDP else joules
         if ttft_ms > self._ttft_ms or tpot_ms > self._tpot_ms:
-            return MISSED
-        confident = (
-            ttft_ms <= SLO_CONFIDENT * self._ttft_ms and tpot_ms <= SLO_CONFIDENT * self._tpot_ms
-        )
-        return CONFIDENT if confident else MET
+            return score, MISSED
+        if ttft_ms > self._sure_ttft_ms or tpot_ms > self._sure_tpot_ms:
+            return score, MET
+        return score, CONFIDENT
 
     def tie(self, device: DeviceView) -> int:
         """A number that spreads equal devices over requests."""
