@@ -12,6 +12,20 @@ BLOCK_TOKENS = 128
 
 
 @dataclass(frozen=True, slots=True)
+class PrefixCacheConfig:
+    """Where an engine keeps KV blocks, and how many bytes of them."""
+
+    # None: a bounded share of the available memory (agent.kv.budget).
+    host_bytes: int | None = None
+    # About 700 blocks of the default model; a small part of any disk that holds models.
+    disk_bytes: int = 2 * 1024**3
+    # None: no disk tier, blocks end with the process.
+    directory: Path | None = None
+    # File (mode 0600) with the way to the shared tier; None or absent: no shared tier.
+    shared_access: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """What one engine process is told at its start; see `agent.llama.serve --help`."""
 
@@ -36,6 +50,8 @@ class EngineConfig:
     # Sequences whose batched output would differ from a single run are decoded alone.
     require_batch_invariance: bool = True
     measure: bool = True
+    # None: every prompt is computed anew.
+    prefix_cache: PrefixCacheConfig | None = PrefixCacheConfig()
     # None: whoever started the process. A starter that may die at once names itself.
     parent_pid: int | None = None
     log_level: str = "info"

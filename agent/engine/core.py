@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from agent.engine.meter import SpeedMeter
 from agent.engine.output import FinishReason, Load, SampledToken, Update
+from agent.engine.prefixes import PrefixStore
 from agent.engine.request import GenerationRequest, RequestKey
 from agent.engine.runner import DecodeItem, Runner
 from agent.engine.scheduler import DecodeStep, PrefillChunk, Scheduler
@@ -24,23 +24,6 @@ class Clocks:
     unix: Callable[[], float]
 
 
-class PrefixStore(Protocol):
-    """Where finished sequences' KV goes and where prefixes come back from."""
-
-    def restore(self, sequence: Sequence, runner: Runner) -> None:
-        """Put a known prefix into the sequence's slot and set its `num_computed`,
-
-        `num_cached`, `cached_by_tier` and `kv_decision`. The restored tokens are a
-        multiple of 128 and leave at least one prompt token to compute.
-        """
-
-    def keep(self, sequence: Sequence, runner: Runner) -> None:
-        """Take what is worth keeping from a slot that is about to be emptied."""
-
-    def counters(self) -> Mapping[str, float]:
-        """Cumulative figures, named as the metrics are."""
-
-
 class EngineCore:
     """Owns the sequences; every method is called by the runner's one thread."""
 
@@ -50,11 +33,14 @@ class EngineCore:
         scheduler: Scheduler,
         clocks: Clocks,
         prefixes: PrefixStore | None = None,
+        prefill_tokens_per_s: float = 0.0,
     ) -> None:
+        """`prefill_tokens_per_s`: measured at load; used until work itself tells."""
         self._runner = runner
         self._scheduler = scheduler
         self._clocks = clocks
         self._prefixes = prefixes
+        self._prefill_tokens_per_s = prefill_tokens_per_s
         self._updates: list[Update] = []
         self._counters: Counter[str] = Counter()
         self._prefill_meter = SpeedMeter()
@@ -67,6 +53,21 @@ class EngineCore:
     def has_work(self) -> bool:
         """True while a request has not ended."""
         return bool(self._scheduler.running) or self._scheduler.num_waiting > 0
+
+    @property
+    def can_compute(self) -> bool:
+        """True when a step would do something now; False while all wait for prefixes."""
+        scheduler = self._scheduler
+        return bool(scheduler.running) or any(s.phase is Phase.WAITING for s in scheduler.waiting)
+
+    def next_deadline_s(self) -> float | None:
+        """When, on the monotonic clock, a step is due though nothing can be computed."""
+        return None if self._prefixes is None else self._prefixes.next_deadline_s()
+
+    def close(self) -> None:
+        """Let go of threads and files of the prefix store; takes seconds at most."""
+        if self._prefixes is not None:
+            self._prefixes.close()
 
     def take_updates(self) -> list[Update]:
         """The updates since the last call, in order; the caller owns them."""
@@ -113,7 +114,9 @@ class EngineCore:
         Raises RunnerError when the computation failed; the context is lost then.
         """
         self._expire()
-        for sequence in self._scheduler.take_startable():
+        if self._prefixes is not None:
+            self._prefixes.settle()
+        for sequence in self._scheduler.take_startable(self._may_start):
             self._start(sequence)
         step = self._scheduler.next_step()
         if isinstance(step, PrefillChunk):
@@ -137,8 +140,16 @@ class EngineCore:
             kv_capacity_tokens=self._runner.slots * self._runner.context_tokens,
             prefill_tokens_per_s=self._prefill_meter.rate(now_s),
             decode_tokens_per_s=self._decode_meter.rate(now_s),
+            host_kv_bytes=int(counters.get("kv_host_bytes", 0)),
+            disk_kv_bytes=int(counters.get("kv_disk_bytes", 0)),
             counters=counters,
         )
+
+    def _may_start(self, sequence: Sequence) -> bool:
+        if self._prefixes is None:
+            return True
+        lately = self._prefill_meter.rate(self._clocks.monotonic())
+        return self._prefixes.prepare(sequence, lately or self._prefill_tokens_per_s)
 
     def _start(self, sequence: Sequence) -> None:
         if sequence.slot is None:
@@ -146,8 +157,8 @@ class EngineCore:
         sequence.started_s = self._clocks.monotonic()
         self._runner.start(sequence.slot, sequence.request.sampling, sequence.request.prompt)
         if self._prefixes is not None:
-            self._prefixes.restore(sequence, self._runner)
-            self._counters["prompt_tokens_cached"] += sequence.num_cached
+            self._prefixes.restore(sequence)
+            self._counters["prompt_tokens_cached"] += sequence.num_computed
 
     def _prefill(self, chunk: PrefillChunk) -> None:
         sequence = chunk.sequence
@@ -163,6 +174,8 @@ class EngineCore:
         sequence.num_computed = chunk.end
         self._prefill_meter.add(num_tokens, began_s, now_s)
         self._counters["prompt_tokens_computed"] += num_tokens
+        if self._prefixes is not None:
+            self._prefixes.prefilled(sequence)
         if sampled is not None:
             sequence.phase = Phase.DECODE
             self._take(sequence, sampled, now_s)
@@ -218,11 +231,10 @@ class EngineCore:
         self._end(sequence)
 
     def _end(self, sequence: Sequence) -> None:
-        slot = sequence.slot
-        if slot is not None:
-            if self._prefixes is not None:
-                self._prefixes.keep(sequence, self._runner)
-            self._runner.clear(slot)
+        if self._prefixes is not None:
+            self._prefixes.end(sequence)
+        if sequence.slot is not None:
+            self._runner.clear(sequence.slot)
         self._scheduler.remove(sequence)
 
     def _expire(self) -> None:

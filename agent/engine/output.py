@@ -88,4 +88,6 @@ class Load:
     kv_capacity_tokens: int
     prefill_tokens_per_s: float
     decode_tokens_per_s: float
+    host_kv_bytes: int = 0
+    disk_kv_bytes: int = 0
     counters: Mapping[str, float] = field(default_factory=dict)

@@ -59,4 +59,5 @@ class GenerationRequest:
     arrived_s: float = 0.0
     tenant: str = ""
     tenant_salt: bytes = b""
-    fetch_block_hashes: tuple[bytes, ...] = ()
+    # False: its KV blocks stay on this device.
+    share_blocks: bool = True

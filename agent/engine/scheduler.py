@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.config import BLOCK_TOKENS
@@ -99,15 +100,29 @@ class Scheduler:
         self._sequences[sequence.request.key] = sequence
         return max(0, place + 1 - len(self._free_slots))
 
-    def take_startable(self) -> list[Sequence]:
-        """Give free slots to the head of the queue; the sequences that got one."""
-        started = []
-        while self._waiting and self._free_slots:
-            sequence = self._waiting.pop(0)[1]
-            sequence.slot = heapq.heappop(self._free_slots)
-            sequence.phase = Phase.PREFILL
-            self._running.append(sequence)
-            started.append(sequence)
+    def take_startable(self, may_start: Callable[[Sequence], bool]) -> list[Sequence]:
+        """Give free slots to the queue in its order; the sequences that got one.
+
+        One that may not start yet is passed over and keeps its place: it holds no
+        slot while its prefix is on its way, and holds up nobody.
+        """
+        started: list[Sequence] = []
+        if not self._free_slots or not self._waiting:
+            return started
+        kept = []
+        for entry in self._waiting:
+            sequence = entry[1]
+            if not self._free_slots:
+                kept.append(entry)
+            elif may_start(sequence):
+                sequence.slot = heapq.heappop(self._free_slots)
+                sequence.phase = Phase.PREFILL
+                self._running.append(sequence)
+                started.append(sequence)
+            else:
+                sequence.phase = Phase.RESTORING
+                kept.append(entry)
+        self._waiting = kept
         return started
 
     def remove(self, sequence: Sequence) -> None:

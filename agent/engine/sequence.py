@@ -15,6 +15,7 @@ class Phase(Enum):
     """Where a sequence stands."""
 
     WAITING = "waiting"
+    RESTORING = "restoring"  # without a slot: its prefix is on its way
     PREFILL = "prefill"
     DECODE = "decode"
     DONE = "done"
@@ -29,7 +30,6 @@ class Sequence:
         self.slot: int | None = None
         # Tokens whose K and V are in the slot; the prompt's first, then generated ones.
         self.num_computed = 0
-        self.num_cached = 0
         self.cached_by_tier: Mapping[str, int] = {}
         self.kv_decision = ""
         self.generated: list[int] = []

@@ -19,8 +19,18 @@ ENGINE_OVERHEAD_BYTES = 256 * MIB
 HOST_TIER_FRACTION = 0.5
 MIN_CONTEXT_TOKENS = 4 * BLOCK_TOKENS
 
+# A running engine's host tier takes a tenth of what is available at its start, and
+# never more than this: other engines and the system need memory, too.
+HOST_SHARE_OF_AVAILABLE = 0.10
+MAX_HOST_BYTES = 4 * 1024 * MIB
+
 # Bytes of an element: q8_0 stores 32 of them in 34 bytes.
 ELEMENT_BYTES = {"f16": 2.0, "q8_0": 34 / 32}
+
+
+def host_tier_bytes(available_bytes: int) -> int:
+    """Default budget of a running engine's host tier."""
+    return min(MAX_HOST_BYTES, int(available_bytes * HOST_SHARE_OF_AVAILABLE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class BlockCache:
             self._ready.remove(request.seq)
         return entry.phase
 
+    def __contains__(self, seq: SeqKey) -> bool:
+        return seq in self._entries
+
     def poll(self) -> tuple[SeqKey, ...]:
         """Take in what other threads have finished; sequences that became READY."""
         for result in self._reader.results():
@@ -179,6 +182,8 @@ class BlockCache:
         if self._shelf is not None:
             self._shelf.close(timeout_s)
         self._reader.close()
+        if self._shelf is not None:
+            self._shelf.disk.close()
         if self._shared is not None:
             self._shared.close(timeout_s)
 

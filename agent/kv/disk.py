@@ -7,6 +7,7 @@ safety, a lost write is only a block to compute again.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -38,9 +39,23 @@ class DiskTier:
     """
 
     def __init__(self, directory: Path) -> None:
-        """Make the directory (mode 0700). Raises OSError when that fails."""
+        """Make the directory (mode 0700) and hold it until `close` or the process's end.
+
+        Raises OSError when that fails, BlockingIOError when another holds it: two
+        books over the same files would delete each other's.
+        """
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._lock)
+            raise
+
+    def close(self) -> None:
+        """Let go of the directory; once, when no thread uses it any more."""
+        os.close(self._lock)
 
     def scan(self, sealed_bytes: int) -> tuple[StoredFile, ...]:
         """Blocks of the right size, unused for longest first; deletes everything torn or alien."""

@@ -90,17 +90,21 @@ class PrefixCache:
         log.error("kv_restore_refused", num_blocks=len(restored.blocks))
         return replace(restored, blocks=(), tiers=())
 
-    def prefilled(self, seq: SeqKey, slot: int, num_tokens: int) -> int:
+    def prefilled(self, seq: SeqKey, slot: int, num_tokens: int, *, is_last: bool = False) -> int:
         """Tell that the slot holds the prompt's first `num_tokens`; blocks that were exported.
 
         Call after every prefill chunk: blocks leave when the last full one is there
         or as soon as another sequence waits for them, and a sliding-window model's at
-        every chunk. Tokens decoded later may be in the slot too; they never leave.
+        every chunk. `is_last`: the prefill goes no further, all that is there leaves.
+        Tokens decoded later may be in the slot too; they never leave. A sequence that
+        is unknown, or whose state could not be read, exports nothing.
         """
+        if seq not in self.cache:
+            return 0
         table = self.cache.ledger.table(seq)
         num_blocks = min(num_tokens // BLOCK_TOKENS, len(table.hashes))
         awaited = self.cache.awaited(seq)
-        complete = num_blocks == len(table.hashes)
+        complete = is_last or num_blocks == len(table.hashes)
         if not (complete or self._geometry.has_window or 0 < awaited <= num_blocks):
             return 0
         wanted = self.cache.exportable(seq, num_blocks)
@@ -110,6 +114,8 @@ class PrefixCache:
             state = parse_state(self._port.state_get(slot), slot, self._geometry)
         except StateLayoutError as error:
             log.error("kv_export_refused", fault=str(error.fault))
+            # Who waits for these blocks computes them instead.
+            self.cache.close(seq)
             return 0
         there = [index for index in wanted if state.has_block(index)]
         for index in there:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import psutil
@@ -12,6 +13,7 @@ import structlog
 from agent.config import EngineConfig
 from agent.engine.core import Clocks, EngineCore
 from agent.engine.policy import BatchingPolicy
+from agent.engine.prefixes import CachedPrefixes
 from agent.engine.runner import RunnerError
 from agent.engine.scheduler import Scheduler
 from agent.engine.template import ChatTemplate, TemplateError, TemplateSource
@@ -19,6 +21,7 @@ from agent.llama.context import CELL_MULTIPLE, ContextShape, LlamaRunner
 from agent.llama.library import open_library
 from agent.llama.measure import MeasuredSpeed, find_decode_alone_from, measure_speed
 from agent.llama.model import Model, ModelUnusableError, file_sha256
+from agent.llama.prefixes import NotCachedError, open_prefixes
 from agent.llama.prepare import PromptLimits, RequestPreparer
 from agent.llama.report import LoadedFacts, ready_report
 from shoal.v1 import engine_pb2
@@ -35,6 +38,7 @@ class Assembly:
         self._template: ChatTemplate | None = None
         self._sha256 = ""
         self._speed: MeasuredSpeed | None = None
+        self._no_cache_reason = ""
 
     @property
     def runner(self) -> LlamaRunner:
@@ -43,9 +47,10 @@ class Assembly:
             raise AssertionError("the model is not loaded yet")
         return self._runner
 
-    def make_core(self) -> EngineCore:
+    def make_core(self, wake: Callable[[], None]) -> EngineCore:
         """Load the model, measure it and return the core; on the thread that will own it.
 
+        `wake` is called, from other threads, when the core has something to take in.
         Raises ModelUnusableError or RunnerError.
         """
         config = self._config
@@ -70,7 +75,21 @@ class Assembly:
             self._speed = measure_speed(self._runner)
         policy = BatchingPolicy(config.batch_threshold, config.throughput_chunks)
         scheduler = Scheduler(config.slots, config.max_waiting, policy)
-        return EngineCore(self._runner, scheduler, Clocks(time.monotonic, time.time))
+        return EngineCore(
+            self._runner,
+            scheduler,
+            Clocks(time.monotonic, time.time),
+            self._open_prefixes(wake),
+            self._speed.prefill if self._speed else 0.0,
+        )
+
+    def _open_prefixes(self, wake: Callable[[], None]) -> CachedPrefixes | None:
+        try:
+            return open_prefixes(self._config.prefix_cache, self.runner, self._sha256, wake)
+        except NotCachedError as error:
+            self._no_cache_reason = str(error)
+            log.info("prefixes_not_cached", reason=str(error))
+            return None
 
     async def start_template(self) -> ChatTemplate | None:
         """The model's chat template, compiled; None when it has none that works."""
@@ -100,7 +119,9 @@ class Assembly:
 
     def report(self) -> engine_pb2.ModelReport:
         """The model report, once core and template were made."""
-        facts = LoadedFacts(self._sha256, self._speed, self._template is not None)
+        facts = LoadedFacts(
+            self._sha256, self._speed, self._template is not None, self._no_cache_reason
+        )
         return ready_report(self._config, self.runner, self._library_log, facts)
 
     def _shape(self, model: Model) -> ContextShape:

@@ -58,6 +58,8 @@ class LlamaRunner:
         params.n_threads = params.n_threads_batch = shape.threads
         params.flash_attn_type = _FLASH_ATTENTION_ON
         params.kv_unified = False
+        # A sliding window's rows must all be there to be restored (agent.kv.codec).
+        params.swa_full = True
         params.no_perf = True
         self.context = llama.llama_init_from_model(model.handle, params)
         if not self.context:

@@ -33,13 +33,19 @@ class LoopListener:
 class EngineLoop:
     """Runs a core, made on the loop's own thread, until it is stopped or fails."""
 
-    def __init__(self, make_core: Callable[[], EngineCore], listener: LoopListener) -> None:
-        """`make_core` loads the model; it runs on the loop's thread, as all that follows."""
+    def __init__(
+        self, make_core: Callable[[Callable[[], None]], EngineCore], listener: LoopListener
+    ) -> None:
+        """`make_core` loads the model; it runs on the loop's thread, as all that follows.
+
+        It is given what to call, from any thread, to have the core take a step.
+        """
         self._make_core = make_core
         self._listener = listener
         self._inbox: deque[Callable[[EngineCore], None]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
+        self._woken = False
         self._thread = threading.Thread(
             # The log's bound values are the starting thread's.
             target=contextvars.copy_context().run,
@@ -60,6 +66,12 @@ class EngineLoop:
             self._inbox.append(action)
             self._wake.notify()
 
+    def wake(self) -> None:
+        """Have the core take a step though nothing was posted; returns at once."""
+        with self._wake:
+            self._woken = True
+            self._wake.notify()
+
     def stop(self, timeout_s: float = 5.0) -> bool:
         """End the thread after its current step; False when it did not end in time."""
         with self._wake:
@@ -70,16 +82,18 @@ class EngineLoop:
 
     def _run(self) -> None:
         try:
-            core = self._make_core()
+            core = self._make_core(self.wake)
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits for `ready`
             self.ready.set_exception(error)
             return
         self.ready.set_result(None)
         try:
             while self._take_inbox(core):
-                if core.has_work:
+                if core.has_work or self._woken:
+                    self._woken = False
                     core.step()
                 self._publish(core)
+            core.close()
         except RunnerError as error:
             log.error("engine_step_failed", error=str(error))
             core.fail_all(ShoalError(Reason.ENGINE_CRASHED, "the engine failed; try again"))
@@ -91,10 +105,10 @@ class EngineLoop:
 
     def _take_inbox(self, core: EngineCore) -> bool:
         """Run what was posted, waiting for it while there is nothing else; False to stop."""
-        if not self._inbox and not core.has_work and not self._stopping:
+        if not self._inbox and not core.can_compute and not self._stopping:
             with self._wake:
-                if not self._inbox and not self._stopping:
-                    self._wake.wait(LOAD_INTERVAL_S)
+                if not self._inbox and not self._stopping and not self._woken:
+                    self._wake.wait(_pause_s(core))
         while self._inbox:
             self._inbox.popleft()(core)
         return not self._stopping
@@ -108,3 +122,10 @@ class EngineLoop:
             load = core.load()
         if updates or load is not None:
             self._listener.on_output(updates, load)
+
+
+def _pause_s(core: EngineCore) -> float:
+    deadline_s = core.next_deadline_s()
+    if deadline_s is None:
+        return LOAD_INTERVAL_S
+    return min(LOAD_INTERVAL_S, max(0.0, deadline_s - time.monotonic()))

@@ -45,7 +45,7 @@ def measure_speed(runner: LlamaRunner) -> MeasuredSpeed:
     return MeasuredSpeed(prefill, tuple(rates))
 
 
-def _probe_tokens(runner: LlamaRunner, count: int) -> list[int]:
+def probe_tokens(runner: LlamaRunner, count: int) -> list[int]:
     """Ordinary tokens, spread over the vocabulary."""
     size = runner.model.vocab.size
     return [(7919 * index + 31) % size for index in range(count)]
@@ -53,10 +53,10 @@ def _probe_tokens(runner: LlamaRunner, count: int) -> list[int]:
 
 def _measure_prefill(runner: LlamaRunner) -> float:
     runner.start(0, _GREEDY, ())
-    warm_up = _probe_tokens(runner, min(_WARM_UP_TOKENS, runner.context_tokens))
+    warm_up = probe_tokens(runner, min(_WARM_UP_TOKENS, runner.context_tokens))
     runner.prefill(0, warm_up, 0, want_token=True)
     runner.truncate(0, 0)
-    tokens = _probe_tokens(runner, min(_PREFILL_TOKENS, runner.context_tokens - 1))
+    tokens = probe_tokens(runner, min(_PREFILL_TOKENS, runner.context_tokens - 1))
     done = 0
     began_s = time.perf_counter()
     while done < len(tokens) and time.perf_counter() - began_s < _LIMIT_S:
@@ -96,7 +96,7 @@ def find_decode_alone_from(runner: LlamaRunner) -> int | None:
         return None
     runner.start(0, _GREEDY, ())
     runner.start(1, _GREEDY, ())
-    tokens = _probe_tokens(runner, min(CELL_MULTIPLE + 1, runner.context_tokens - 1))
+    tokens = probe_tokens(runner, min(CELL_MULTIPLE + 1, runner.context_tokens - 1))
     limit: int | None = None
     for position in (BLOCK_TOKENS, CELL_MULTIPLE):
         if position >= len(tokens):

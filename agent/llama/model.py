@@ -110,8 +110,6 @@ class Model:
         """Why this model's KV cannot be cut into blocks; empty when it can."""
         if llama.llama_model_is_recurrent(self.handle) or llama.llama_model_is_hybrid(self.handle):
             return "recurrent state cannot be cut into blocks"
-        if llama.llama_model_n_swa(self.handle) > 0:
-            return "sliding-window attention keeps two caches"
         return ""
 
     def close(self) -> None:

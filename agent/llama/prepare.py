@@ -75,7 +75,7 @@ class RequestPreparer:
             arrived_s=arrived_s,
             tenant=request.tenant,
             tenant_salt=request.tenant_salt,
-            fetch_block_hashes=tuple(request.fetch_block_hashes),
+            share_blocks=request.hints.privacy != pb.PRIVACY_LOCAL_ONLY,
         )
 
     def _max_tokens(self, request: pb.GenerateRequest, num_prompt: int, param: str) -> int:

@@ -25,6 +25,8 @@ class LoadedFacts:
     sha256: str
     speed: MeasuredSpeed | None
     has_chat_template: bool
+    # Why prefixes are not cached; empty: they are.
+    no_cache_reason: str
 
 
 def loading_report(config: EngineConfig) -> engine_pb2.ModelReport:
@@ -63,9 +65,8 @@ def ready_report(
         has_chat_template=facts.has_chat_template,
         state=engine_pb2.MODEL_STATE_READY,
         file_sha256=facts.sha256,
-        # The block store is what sets these; an engine without one caches nothing.
-        caches_blocks=False,
-        no_cache_reason=model.no_cache_reason or "no block store is attached",
+        caches_blocks=not facts.no_cache_reason,
+        no_cache_reason=facts.no_cache_reason,
     )
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 import structlog
 
-from agent.config import EngineConfig
+from agent.config import EngineConfig, PrefixCacheConfig
 from agent.engine.output import Load, Update
 from agent.engine.runner import RunnerError
 from agent.llama.assembly import Assembly
@@ -61,6 +61,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         action="store_true",
         help="batch even where a sequence's output then depends on the others",
     )
+    _add_cache_arguments(parser)
     parser.add_argument("--parent", type=int, help="process to end with; default: the starter")
     parser.add_argument("--log-level", default="info")
     options = parser.parse_args(arguments)
@@ -81,8 +82,30 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         max_waiting=options.max_waiting,
         require_batch_invariance=not options.allow_batch_variance,
         measure=not options.no_measure,
+        prefix_cache=_cache_config(options),
         parent_pid=options.parent,
         log_level=options.log_level,
+    )
+
+
+def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--no-prefix-cache", action="store_true", help="compute every prompt anew")
+    add("--kv-host-mib", type=int, help="memory for KV blocks; default: a share of what is free")
+    add("--kv-disk-mib", type=int, default=2048, help="disk for KV blocks; 0: none")
+    add("--kv-dir", type=Path, help="folder for KV blocks; without it none are kept on disk")
+    add("--kv-shared", type=Path, help="file with the way to the fleet's shared blocks")
+
+
+def _cache_config(options: argparse.Namespace) -> PrefixCacheConfig | None:
+    if options.no_prefix_cache:
+        return None
+    host_mib = options.kv_host_mib
+    return PrefixCacheConfig(
+        host_bytes=None if host_mib is None else max(0, host_mib) * 1024**2,
+        disk_bytes=max(0, options.kv_disk_mib) * 1024**2,
+        directory=options.kv_dir,
+        shared_access=options.kv_shared,
     )
 
 

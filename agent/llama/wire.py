@@ -80,5 +80,7 @@ def load_to_wire(load: Load, model: str) -> pb.EngineLoad:
         kv_capacity_tokens=load.kv_capacity_tokens,
         recent_prefill_tokens_per_s=load.prefill_tokens_per_s,
         recent_decode_tokens_per_s=load.decode_tokens_per_s,
+        host_kv_bytes=load.host_kv_bytes,
+        disk_kv_bytes=load.disk_kv_bytes,
         counters=dict(load.counters),
     )

@@ -111,6 +111,7 @@ def test_a_thousand_damaged_files_are_all_refused_and_replaced(tmp_path: Path) -
     disk = DiskTier(tmp_path)
     for block, damaged in damaged_blocks():
         assert disk.write(block, damaged)
+    disk.close()
     rig = Rig(host_blocks=NUM_BLOCKS, disk_blocks=NUM_BLOCKS, directory=tmp_path)
     with capture_logs():
         for number in range(NUM_BLOCKS):

@@ -19,7 +19,7 @@ def rig() -> Iterator[Rig]:
 
 
 def files(directory: Path) -> list[Path]:
-    return sorted(path for path in directory.rglob("*") if path.is_file())
+    return sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "lock")
 
 
 @pytest.mark.parametrize(("tokens", "blocks"), [(0, 0), (1, 0), (128, 0), (129, 1), (257, 2)])
@@ -205,3 +205,11 @@ def test_random_traffic_keeps_ledger_and_bytes_in_step(tmp_path: Path) -> None:
     assert rig.cache.counters()["kv_hit_blocks_disk"] > 0
     rig.stop()
     assert rig.cache.ledger.num_tables == 0
+
+
+def test_a_folder_in_use_by_another_cache_is_refused_until_that_one_ends(tmp_path: Path) -> None:
+    first = Rig(disk_blocks=6, directory=tmp_path)
+    with pytest.raises(BlockingIOError):
+        Rig(disk_blocks=6, directory=tmp_path)
+    first.stop()
+    Rig(disk_blocks=6, directory=tmp_path).stop()

@@ -1,0 +1,137 @@
+"""Cached prefixes of the engine's sequences: when one may start, and what is kept of it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from typing import Protocol
+
+from agent.config import BLOCK_TOKENS
+from agent.engine.sequence import Phase, Sequence
+from agent.kv.fetching import Phase as FetchPhase
+from agent.kv.ledger import SeqKey
+from agent.kv.prefix_cache import PrefixCache, Prompt
+
+
+class PrefixStore(Protocol):
+    """Where prefixes come from and go to; for the thread that owns the runner."""
+
+    def prepare(self, sequence: Sequence, prefill_tokens_per_s: float) -> bool:
+        """Look for a waiting sequence's prefix; True when it may start now.
+
+        Asked again in every step until it is true. Never blocks.
+        """
+
+    def restore(self, sequence: Sequence) -> None:
+        """Put the prefix of a started sequence into its empty slot.
+
+        Sets `num_computed` (a multiple of 128 that leaves a prompt token to compute),
+        `cached_by_tier` and `kv_decision`.
+        """
+
+    def prefilled(self, sequence: Sequence) -> None:
+        """Note that a prompt chunk was computed; nothing is copied before `settle`."""
+
+    def settle(self) -> None:
+        """Copy blocks that are due out of the slots, and take in what other threads read.
+
+        To be called between two computations.
+        """
+
+    def end(self, sequence: Sequence) -> None:
+        """Forget a sequence in whatever phase; its slot, if any, is not emptied yet."""
+
+    def next_deadline_s(self) -> float | None:
+        """When, on the monotonic clock, `settle` must run though nothing woke the loop."""
+
+    def counters(self) -> Mapping[str, float]:
+        """Cumulative figures and present sizes, named as the metrics are."""
+
+    def close(self) -> None:
+        """Write what is still queued, for a bounded time, and end all threads."""
+
+
+class CachedPrefixes:
+    """The prefix store over the paged KV cache."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self._cache = cache
+        self._numbers = itertools.count(1)
+        self._keys: dict[Sequence, SeqKey] = {}
+        self._not_ready: set[SeqKey] = set()
+        # Sequences with a computed chunk whose blocks may have to leave; in order.
+        self._computed: dict[Sequence, None] = {}
+
+    def prepare(self, sequence: Sequence, prefill_tokens_per_s: float) -> bool:
+        """See PrefixStore. A prompt without a full block is not looked up at all."""
+        known = self._keys.get(sequence)
+        if known is not None:
+            return known not in self._not_ready
+        request = sequence.request
+        if len(request.prompt) < BLOCK_TOKENS:
+            return True
+        key = SeqKey(next(self._numbers))
+        self._keys[sequence] = key
+        prompt = Prompt(
+            request.prompt, request.tenant_salt, prefill_tokens_per_s, share=request.share_blocks
+        )
+        if self._cache.begin(key, prompt) is FetchPhase.READY:
+            return True
+        self._not_ready.add(key)
+        return False
+
+    def restore(self, sequence: Sequence) -> None:
+        """See PrefixStore."""
+        key = self._keys.get(sequence)
+        if key is None or sequence.slot is None:
+            return
+        restored = self._cache.restore(key, sequence.slot)
+        sequence.num_computed = restored.num_tokens
+        sequence.cached_by_tier = restored.tokens_by_tier()
+        if restored.decision is not None:
+            sequence.kv_decision = restored.decision.to_json()
+
+    def prefilled(self, sequence: Sequence) -> None:
+        """See PrefixStore."""
+        if sequence in self._keys:
+            self._computed[sequence] = None
+
+    def settle(self) -> None:
+        """See PrefixStore."""
+        if self._computed:
+            for sequence in self._computed:
+                self._export(sequence)
+            self._computed.clear()
+        if self._not_ready:
+            self._not_ready.difference_update(self._cache.ready())
+        else:
+            self._cache.ready()
+
+    def end(self, sequence: Sequence) -> None:
+        """See PrefixStore. What an interrupted prefill has computed is kept."""
+        key = self._keys.get(sequence)
+        if key is None:
+            return
+        if sequence in self._computed or sequence.phase is Phase.PREFILL:
+            self._export(sequence, is_last=True)
+        self._computed.pop(sequence, None)
+        del self._keys[sequence]
+        self._not_ready.discard(key)
+        self._cache.close(key)
+
+    def next_deadline_s(self) -> float | None:
+        """See PrefixStore."""
+        return self._cache.cache.next_deadline_s()
+
+    def counters(self) -> Mapping[str, float]:
+        """See PrefixStore."""
+        return self._cache.cache.counters()
+
+    def close(self) -> None:
+        """See PrefixStore."""
+        self._cache.cache.shut_down(timeout_s=1.0)
+
+    def _export(self, sequence: Sequence, *, is_last: bool = False) -> None:
+        if sequence.slot is not None:
+            computed = min(sequence.num_computed, sequence.num_prompt)
+            self._cache.prefilled(self._keys[sequence], sequence.slot, computed, is_last=is_last)

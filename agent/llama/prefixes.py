@@ -1,0 +1,82 @@
+"""Opens the prefix cache of a loaded model, once it is proved that its state can be cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import psutil
+import structlog
+
+from agent.config import BLOCK_TOKENS, PrefixCacheConfig
+from agent.engine.prefixes import CachedPrefixes
+from agent.engine.request import SamplingParams
+from agent.kv.budget import host_tier_bytes
+from agent.kv.opening import KvSettings, open_prefix_cache
+from agent.kv.prefix_cache import PrefixCache
+from agent.kv.selfcheck import CodecReport, check_codec
+from agent.llama.context import LlamaRunner
+from agent.llama.library import STATE_SEQ_VERSION, library_version
+from agent.llama.measure import probe_tokens
+from agent.llama.model import fingerprint
+from agent.llama.report import KV_TYPE
+from shoal.blocks import BlockSpace
+
+log = structlog.get_logger()
+
+
+class NotCachedError(Exception):
+    """This model's prefixes are not cached here; the text says why."""
+
+
+def open_prefixes(
+    config: PrefixCacheConfig | None,
+    runner: LlamaRunner,
+    file_sha256: str,
+    wake: Callable[[], None],
+) -> CachedPrefixes:
+    """The prefix store of the loaded model; prefills one block to prove that it works.
+
+    A tier that cannot be used is logged and left out. Raises NotCachedError.
+    """
+    if config is None:
+        raise NotCachedError("switched off")
+    report = _check(runner)
+    space = BlockSpace(
+        model_fingerprint=fingerprint(file_sha256, KV_TYPE),
+        key_type=KV_TYPE,
+        value_type=KV_TYPE,
+        state_version=f"{library_version()}/{STATE_SEQ_VERSION}",
+        tenant_salt=b"",
+    )
+    host_bytes = config.host_bytes
+    if host_bytes is None:
+        host_bytes = host_tier_bytes(psutil.virtual_memory().available)
+    settings = KvSettings(host_bytes, config.disk_bytes, config.directory)
+
+    def opened(settings: KvSettings) -> PrefixCache:
+        return open_prefix_cache(settings, runner, space, report, wake)
+
+    try:
+        cache = opened(settings)
+    except OSError as error:
+        log.warning("kv_disk_tier_off", error=str(error))
+        cache = opened(replace(settings, directory=None))
+    log.info("prefix_cache_open", host_bytes=host_bytes, disk=settings.directory is not None)
+    return CachedPrefixes(cache)
+
+
+def _check(runner: LlamaRunner) -> CodecReport:
+    """Prefill a block, take it apart and put it together; leaves the slots empty."""
+    reason = runner.model.no_cache_reason
+    if reason:
+        raise NotCachedError(reason)
+    if runner.context_tokens <= BLOCK_TOKENS:
+        raise NotCachedError(f"a context of {runner.context_tokens} tokens holds no block")
+    runner.start(0, SamplingParams(temperature=0.0), ())
+    runner.prefill(0, probe_tokens(runner, BLOCK_TOKENS), 0, want_token=False)
+    report = check_codec(runner, 0, runner.slots - 1)
+    runner.clear(0)
+    if not report.caches_blocks:
+        raise NotCachedError(report.reason)
+    return report
