@@ -150,6 +150,8 @@ def _engine_settings(
         slots=config.slots,
         context_tokens=config.context_tokens,
         threads=config.threads,
+        kv_dir=config.kv_dir,
+        kv_shared=config.kv_shared_file,
         extra_arguments=config.engine_arguments,
     )
     return EngineSettings(sockets_dir, config.models_dir, defaults, command)

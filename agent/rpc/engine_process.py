@@ -26,6 +26,9 @@ class EngineSpec:
     slots: int | None = None
     context_tokens: int | None = None
     threads: int | None = None
+    # Folder for KV blocks of all models, and the file with the way to shared ones.
+    kv_dir: Path | None = None
+    kv_shared: Path | None = None
     extra_arguments: tuple[str, ...] = ()
     measure: bool = True
 
@@ -38,6 +41,8 @@ def engine_command(spec: EngineSpec) -> list[str]:
         ("--slots", spec.slots),
         ("--context", spec.context_tokens),
         ("--threads", spec.threads),
+        ("--kv-dir", spec.kv_dir),
+        ("--kv-shared", spec.kv_shared),
     ):
         if value is not None:
             command += [option, str(value)]

@@ -37,6 +37,16 @@ class AgentConfig:
         """Where fetched models are kept."""
         return self.home / "models"
 
+    @property
+    def kv_dir(self) -> Path:
+        """Where engines keep KV blocks, a folder a model."""
+        return self.home / "kv"
+
+    @property
+    def kv_shared_file(self) -> Path:
+        """The way to the fleet's shared KV blocks (0600); absent: they are not shared."""
+        return self.home / "kv-shared.json"
+
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(

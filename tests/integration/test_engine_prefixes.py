@@ -119,3 +119,26 @@ async def test_short_prompts_never_enter_the_cache(engine):
         before = (await client.idle()).load.host_kv_bytes
         await client.run(ask("The sky is"))
         assert (await client.idle()).load.host_kv_bytes == before
+
+
+async def test_blocks_on_disk_survive_the_death_of_the_engine(tmp_path):
+    flags = (*FLAGS, "--no-measure", "--kv-dir", str(tmp_path))
+    prompt = long_text(5, 300)
+    with running_engine(smollm2_file(), *flags) as first:
+        async with engine_client(first) as client:
+            cold = await client.run(ask(prompt))
+            num_blocks = cold.admitted.prompt_tokens // BLOCK_TOKENS
+            async with asyncio.timeout(20):
+                while len(list(tmp_path.rglob("*.kv"))) < num_blocks:
+                    await client.describe()
+        first.process.kill()
+        first.process.wait(20)
+    with running_engine(smollm2_file(), *flags) as second:
+        async with engine_client(second) as client:
+            warm = await client.run(ask(prompt))
+            report = await client.idle()
+    assert num_blocks >= 2
+    assert warm.finished.usage.cached_tokens_by_tier == {"disk": num_blocks * BLOCK_TOKENS}
+    assert warm.tokens == cold.tokens
+    assert report.load.disk_kv_bytes > 0
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("secret")] == [0o600]
