@@ -18,10 +18,11 @@ FULL_SCAN_DEVICES = 32
 # Devices drawn of each class of a larger fleet. The best of k random ones is, for
 # small k already, close to the best of all, and concurrent routers do not herd.
 DRAW_PER_CLASS = 6
-# The same when all classes are drawn from, whatever their order.
+# The same when all classes are drawn from, whatever their order. Simulated with 40 and
+# 1,000 devices, 4 saves as much energy-delay product as 8; 3 saves a fifth less.
 DRAW_PER_CLASS_OF_ALL = 4
 # Devices that are likely to hold the prompt's beginning, beside the drawn ones.
-MAX_HOLDERS_PER_CLASS = 2
+MAX_HOLDERS = 2
 # The same when none of those could serve, before the request is refused: bounded, so
 # that refusals stay cheap when a large fleet is overloaded.
 SECOND_DRAW_PER_CLASS = 256

@@ -180,6 +180,7 @@ class Router:
         """
         request, devices = considered.request, view.devices
         by_class = request.objective is Objective.LATENCY
+        holders = _holders(considered, devices)
         num_drawn = drawing.DRAW_PER_CLASS if by_class else drawing.DRAW_PER_CLASS_OF_ALL
         for device_class in self._order_in(request, serving, view):
             ids = serving.get(device_class)
@@ -187,8 +188,11 @@ class Router:
                 continue
             num_before = len(considered.contenders)
             drawn = drawing.draw(ids, devices, num_drawn, self._rng)
-            if considered.cached_bytes:
-                drawn += _holders(considered, devices, device_class, drawn)
+            for holder in holders:
+                if holder.device_class == device_class and all(
+                    holder is not each for each in drawn
+                ):
+                    drawn.append(holder)
             self._consider(considered, drawn)
             if by_class and any(c.serves_well for c in considered.contenders[num_before:]):
                 break
@@ -293,24 +297,11 @@ class Router:
         return unreachable(request, best_first[0])
 
 
-def _holders(
-    considered: _Considered,
-    devices: Mapping[DeviceId, DeviceView],
-    device_class: DeviceClass,
-    drawn: list[DeviceView],
-) -> list[DeviceView]:
-    """Devices of the class that hold most of the prompt's beginning and were not drawn."""
+def _holders(considered: _Considered, devices: Mapping[DeviceId, DeviceView]) -> list[DeviceView]:
+    """The devices that are likely to hold most of the prompt's beginning."""
     cached = considered.cached_bytes
-    present = {device.device_id for device in drawn}
-    found = []
-    for device_id in sorted(cached, key=cached.__getitem__, reverse=True):
-        device = devices.get(device_id)
-        if device is None or device.device_class != device_class or device_id in present:
-            continue
-        found.append(device)
-        if len(found) == drawing.MAX_HOLDERS_PER_CLASS:
-            break
-    return found
+    best = sorted(cached, key=cached.__getitem__, reverse=True)[: drawing.MAX_HOLDERS]
+    return [device for device_id in best if (device := devices.get(device_id)) is not None]
 
 
 def _num_serving(serving: drawing.Serving) -> int:
