@@ -37,6 +37,8 @@ class Outcome:
     tpot_ms: float
     mean_batch: float
     joules: float | None = None
+    # Of the prediction with which the request was placed.
+    predicted_cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 
 from orchestrator.fleet.view import DeviceId
+from orchestrator.routing.learning import LearnedQuotient
 
 # The ladder, in bytes of UTF-8: two steps an octave from one block's worth of English to
 # 64 KiB, so that what two prompts share is underestimated by a third at most.
@@ -20,6 +21,8 @@ MAX_PREFIXES = 20_000
 MAX_HOLDERS = 4
 # A device's cache has other tenants: what was seen longer ago than this is likely evicted.
 FORGET_AFTER_MS = 600_000.0
+# Weight of the belief that a hit is what it seems, in tokens of predicted hits.
+_TRUST_SEED_TOKENS = 2_048.0
 # Devices reuse whole blocks of so many tokens.
 BLOCK_TOKENS = 128
 
@@ -46,6 +49,8 @@ class PrefixMemory:
     def __init__(self) -> None:
         # (model, hint) -> device -> when it was last given; oldest first at both levels.
         self._seen: OrderedDict[tuple[str, int], dict[DeviceId, float]] = OrderedDict()
+        # By model: cached over predicted tokens. Not every model can be cached.
+        self._trust: dict[str, LearnedQuotient] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -63,7 +68,17 @@ class PrefixMemory:
             for device_id, seen_ms in holders.items():
                 if now_ms - seen_ms <= FORGET_AFTER_MS:
                     found[device_id] = size
+        if found and (trust := self._trust.get(model)) is not None:
+            share = min(1.0, trust.value)
+            return {device_id: int(size * share) for device_id, size in found.items()}
         return found
+
+    def observe(self, model: str, cached: int, predicted: int) -> None:
+        """A request ended: how many tokens were cached in truth; unforeseen hits count too."""
+        if not (cached or predicted):
+            return
+        trust = self._trust.setdefault(model, LearnedQuotient(1.0, _TRUST_SEED_TOKENS))
+        trust.observe(cached, max(cached, predicted))
 
     def note(self, model: str, hints: tuple[int, ...], device_id: DeviceId, now_ms: float) -> None:
         """The device was given a prompt with these hints."""

@@ -5,38 +5,33 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 
 from orchestrator.fleet.view import (
     DeviceClass,
     DeviceId,
-    DeviceState,
     DeviceView,
     FleetView,
     ServedModel,
 )
 from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing import drawing
-from orchestrator.routing.decision import Candidate, Decision, LazyCandidates, Prediction
-from orchestrator.routing.eligibility import EXCLUDED, why_full, why_ineligible
-from orchestrator.routing.estimator import Estimator, Expected, Outcome, num_occupied
+from orchestrator.routing.considering import Considered, consider
+from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
+from orchestrator.routing.estimator import Estimator, Outcome
 from orchestrator.routing.explanation import (
     chosen_of,
     explained,
     failure_of,
     refused,
-    ruled_out,
     sentence,
     unknown,
     unreachable,
 )
-from orchestrator.routing.prefixes import PrefixMemory, cached_tokens
+from orchestrator.routing.prefixes import PrefixMemory
 from orchestrator.routing.scoring import Contender, Scale, ranked
 from orchestrator.routing.tree import class_order, tier_for
 from shoal.errors import ShoalError
-
-_READY = DeviceState.READY
 
 # Candidates that a decision lists; the best ones are always among them.
 MAX_LISTED = 64
@@ -47,21 +42,6 @@ class SloMiss(StrEnum):
 
     BEST_EFFORT = "best_effort"
     REFUSE = "refuse"
-
-
-@dataclass(slots=True)
-class _Considered:
-    """The devices looked at for one decision, and what is the same for all of them."""
-
-    request: RouteRequest
-    exclude: frozenset[DeviceId]
-    expected: Expected
-    scale: Scale
-    # Bytes of the prompt that devices are likely to hold.
-    cached_bytes: Mapping[DeviceId, int]
-    contenders: list[Contender] = field(default_factory=list)
-    ruled_out: list[Candidate] = field(default_factory=list)
-    devices: list[DeviceView] = field(default_factory=list)
 
 
 class Router:
@@ -101,7 +81,7 @@ class Router:
         `exclude` holds devices that failed this request already; `now_ms` is Unix time.
         """
         hints = request.prefix_hints
-        considered = _Considered(
+        considered = Considered(
             request,
             exclude,
             expected := self._estimator.expect(request),
@@ -123,28 +103,32 @@ class Router:
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request."""
         self._estimator.observe(outcome)
+        self._prefixes.observe(
+            outcome.model, outcome.cached_tokens, outcome.predicted_cached_tokens
+        )
 
     def forget(self, device_id: DeviceId) -> None:
         """Drop what was learned of a device that left or was removed."""
         self._estimator.forget(device_id)
         self._prefixes.forget(device_id)
 
-    def _decide(self, considered: _Considered, view: FleetView, now_ms: float) -> Decision:
+    def _decide(self, considered: Considered, view: FleetView, now_ms: float) -> Decision:
         request = considered.request
         if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
             devices: Iterable[DeviceView] = view.devices.values()
         elif request.device:
+            by_id = view.devices.get(DeviceId(request.device))
             devices = (
-                device
-                for device in view.devices.values()
-                if request.device in (device.device_id, device.name)
+                [by_id]
+                if by_id is not None
+                else [device for device in view.devices.values() if device.name == request.device]
             )
         else:
             return self._decide_large(considered, view, now_ms)
-        self._consider(considered, devices)
+        consider(considered, self._estimator, devices)
         return self._conclude(considered, now_ms, len(considered.devices))
 
-    def _decide_large(self, considered: _Considered, view: FleetView, now_ms: float) -> Decision:
+    def _decide_large(self, considered: Considered, view: FleetView, now_ms: float) -> Decision:
         model = considered.request.model
         serving = self._index.serving(view, model, now_ms)
         self._draw_by_class(considered, view, serving)
@@ -153,17 +137,17 @@ class Router:
         serving = self._index.serving(view, model, now_ms, urgent=True)
         for ids in serving.values():
             drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
-            self._consider(considered, drawing.with_room(drawn, model))
+            consider(considered, self._estimator, drawing.with_room(drawn, model))
         if not considered.devices:
             # Nothing was drawn at first: the index did not know the model.
             for ids in serving.values():
                 drawn = drawing.draw(ids, view.devices, drawing.DRAW_PER_CLASS, self._rng)
-                self._consider(considered, drawn)
+                consider(considered, self._estimator, drawn)
         if serving and not considered.contenders:
             self._searched_ms[model] = now_ms
         return self._conclude(considered, now_ms, _num_serving(serving))
 
-    def _may_search(self, considered: _Considered, now_ms: float) -> bool:
+    def _may_search(self, considered: Considered, now_ms: float) -> bool:
         """Whether to look at many devices before the request is refused."""
         if considered.exclude or considered.request.device_class:
             return True
@@ -171,7 +155,7 @@ class Router:
         return not 0 <= now_ms - searched_ms < drawing.SECOND_DRAW_PAUSE_MS
 
     def _draw_by_class(
-        self, considered: _Considered, view: FleetView, serving: drawing.Serving
+        self, considered: Considered, view: FleetView, serving: drawing.Serving
     ) -> None:
         """A few devices of each class in the tree's order, up to one that serves well.
 
@@ -193,7 +177,7 @@ class Router:
                     holder is not each for each in drawn
                 ):
                     drawn.append(holder)
-            self._consider(considered, drawn)
+            consider(considered, self._estimator, drawn)
             if by_class and any(c.serves_well for c in considered.contenders[num_before:]):
                 break
 
@@ -209,50 +193,7 @@ class Router:
                     return class_order(model.num_parameters, request.slo.tpot_ms)
         return ()
 
-    def _consider(self, considered: _Considered, devices: Iterable[DeviceView]) -> None:
-        """Look at each device once and add it to `considered`."""
-        request, expected, scale = considered.request, considered.expected, considered.scale
-        cached_bytes = considered.cached_bytes
-        name, exclude = request.model, considered.exclude
-        hinted = bool(request.device or request.device_class)
-        figures, contenders = self._estimator.figures, considered.contenders
-        for device in devices:
-            considered.devices.append(device)
-            model = device.models.get(name)
-            if model is not None and device.state is _READY and model.ready and not hinted:
-                # The ordinary case of why_ineligible, without the call.
-                rejection = EXCLUDED if exclude and device.device_id in exclude else None
-            else:
-                rejection = why_ineligible(request, device, exclude)
-            if model is not None and rejection is None:
-                occupied = num_occupied(device, model)
-                if occupied >= model.slots + device.max_waiting:
-                    rejection = why_full(device, model, occupied)
-            if model is None or rejection is not None:
-                considered.ruled_out.append(ruled_out(device, rejection))
-                continue
-            cached = 0
-            if cached_bytes and (num_bytes := cached_bytes.get(device.device_id)):
-                cached = cached_tokens(num_bytes, request.prompt_bytes, expected.prompt_tokens)
-            ttft_ms, tpot_ms, joules, is_estimate = figures(
-                expected, device, model, occupied, cached
-            )
-            contenders.append(
-                Contender(
-                    device,
-                    model,
-                    ttft_ms,
-                    tpot_ms,
-                    joules,
-                    is_estimate,
-                    expected.prompt_tokens,
-                    cached,
-                    occupied,
-                    *scale.measure(ttft_ms, tpot_ms, joules),
-                )
-            )
-
-    def _conclude(self, considered: _Considered, now_ms: float, num_serving: int) -> Decision:
+    def _conclude(self, considered: Considered, now_ms: float, num_serving: int) -> Decision:
         request, others = considered.request, considered.ruled_out
         num_parameters = next(
             (
@@ -288,7 +229,7 @@ class Router:
             num_unlisted=max(0, num_serving - num_listed),
         )
 
-    def _failure(self, considered: _Considered, best_first: list[Contender]) -> ShoalError | None:
+    def _failure(self, considered: Considered, best_first: list[Contender]) -> ShoalError | None:
         request = considered.request
         if not best_first:
             return failure_of(request, considered.devices, considered.ruled_out, self._estimator)
@@ -297,7 +238,7 @@ class Router:
         return unreachable(request, best_first[0])
 
 
-def _holders(considered: _Considered, devices: Mapping[DeviceId, DeviceView]) -> list[DeviceView]:
+def _holders(considered: Considered, devices: Mapping[DeviceId, DeviceView]) -> list[DeviceView]:
     """The devices that are likely to hold most of the prompt's beginning."""
     cached = considered.cached_bytes
     best = sorted(cached, key=cached.__getitem__, reverse=True)[: drawing.MAX_HOLDERS]

@@ -1,4 +1,5 @@
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -6,6 +7,7 @@ from orchestrator.fleet.view import DeviceId
 from orchestrator.request import Slo
 from orchestrator.routing.decision import RejectionKind
 from orchestrator.routing.drawing import FULL_SCAN_DEVICES
+from orchestrator.routing.estimator import Outcome
 from orchestrator.routing.prefixes import (
     FORGET_AFTER_MS,
     MAX_HOLDERS,
@@ -138,3 +140,27 @@ def test_large_fleet_looks_at_the_holder_though_it_draws_only_a_few():
     holder = chosen(ask(router, view, request_id="r0"))
     for number in range(1, 10):
         assert chosen(ask(router, view, request_id=f"r{number}")) == holder
+
+
+def test_model_that_is_never_cached_loses_its_predicted_hits():
+    router = Router()
+    ask(router, two())
+    wrong = Outcome(
+        device_id=DeviceId("id-a"),
+        model=MODEL,
+        prompt_bytes=len(PROMPT),
+        prompt_tokens=2_000,
+        cached_tokens=0,
+        completion_tokens=10,
+        queue_ms=0.0,
+        ttft_ms=2_000.0,
+        tpot_ms=10.0,
+        mean_batch=1.0,
+        predicted_cached_tokens=1_500,
+    )
+    for _ in range(60):
+        router.observe(wrong)
+    assert ask(router, two()).chosen.prediction.cached_tokens == 0
+    for _ in range(60):
+        router.observe(replace(wrong, ttft_ms=510.0, cached_tokens=1_500))
+    assert ask(router, two()).chosen.prediction.cached_tokens > 1_000

@@ -1,0 +1,75 @@
+"""Looking at devices one by one: what rules each out, or what it would make of the request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView
+from orchestrator.request import RouteRequest
+from orchestrator.routing.decision import Candidate
+from orchestrator.routing.eligibility import EXCLUDED, why_full, why_ineligible
+from orchestrator.routing.estimator import Estimator, Expected, num_occupied
+from orchestrator.routing.explanation import ruled_out
+from orchestrator.routing.prefixes import cached_tokens
+from orchestrator.routing.scoring import Contender, Scale
+
+# Looked up once: enum attribute access is slow in the loop over devices.
+_READY = DeviceState.READY
+
+
+@dataclass(slots=True)
+class Considered:
+    """The devices looked at for one decision, and what is the same for all of them."""
+
+    request: RouteRequest
+    exclude: frozenset[DeviceId]
+    expected: Expected
+    scale: Scale
+    # Bytes of the prompt that devices are likely to hold.
+    cached_bytes: Mapping[DeviceId, int]
+    contenders: list[Contender] = field(default_factory=list)
+    ruled_out: list[Candidate] = field(default_factory=list)
+    devices: list[DeviceView] = field(default_factory=list)
+
+
+def consider(considered: Considered, estimator: Estimator, devices: Iterable[DeviceView]) -> None:
+    """Look at each device once and add it to `considered`."""
+    request, expected, scale = considered.request, considered.expected, considered.scale
+    cached_bytes = considered.cached_bytes
+    name, exclude = request.model, considered.exclude
+    hinted = bool(request.device or request.device_class)
+    figures, contenders = estimator.figures, considered.contenders
+    for device in devices:
+        considered.devices.append(device)
+        model = device.models.get(name)
+        if model is not None and device.state is _READY and model.ready and not hinted:
+            # The ordinary case of why_ineligible, without the call.
+            rejection = EXCLUDED if exclude and device.device_id in exclude else None
+        else:
+            rejection = why_ineligible(request, device, exclude)
+        if model is not None and rejection is None:
+            occupied = num_occupied(device, model)
+            if occupied >= model.slots + device.max_waiting:
+                rejection = why_full(device, model, occupied)
+        if model is None or rejection is not None:
+            considered.ruled_out.append(ruled_out(device, rejection))
+            continue
+        cached = 0
+        if cached_bytes and (num_bytes := cached_bytes.get(device.device_id)):
+            cached = cached_tokens(num_bytes, request.prompt_bytes, expected.prompt_tokens)
+        ttft_ms, tpot_ms, joules, is_estimate = figures(expected, device, model, occupied, cached)
+        contenders.append(
+            Contender(
+                device,
+                model,
+                ttft_ms,
+                tpot_ms,
+                joules,
+                is_estimate,
+                expected.prompt_tokens,
+                cached,
+                occupied,
+                *scale.measure(ttft_ms, tpot_ms, joules),
+            )
+        )
