@@ -56,6 +56,8 @@ class ModelIndex:
         # What is left to enter, of which version.
         self._rest: Iterator[DeviceView] | None = None
         self._rest_version = -1
+        # Devices of the view that was entered last, in full or in part.
+        self._num_devices = 0
 
     def serving(
         self, view: FleetView, model: str, now_ms: float, *, urgent: bool = False
@@ -66,10 +68,13 @@ class ModelIndex:
         """
         age_ms = now_ms - self._built_ms
         if view.version != self._version:
+            num_devices = len(view.devices)
             if urgent or not self._ids:
-                if age_ms >= len(view.devices) * INDEX_MIN_AGE_MS_PER_DEVICE:
+                # While nobody joined, hardly anything is to be found that is not known.
+                joined = num_devices != self._num_devices or age_ms >= INDEX_MAX_AGE_MS
+                if joined and age_ms >= num_devices * INDEX_MIN_AGE_MS_PER_DEVICE:
                     self._begin(view)
-                    self._enter(len(view.devices) + 1, now_ms)
+                    self._enter(num_devices + 1, now_ms)
             elif self._rest is None and age_ms >= INDEX_MAX_AGE_MS:
                 self._begin(view)
         if self._rest is not None:
@@ -77,6 +82,7 @@ class ModelIndex:
         return self._ids.get(model, {})
 
     def _begin(self, view: FleetView) -> None:
+        self._num_devices = len(view.devices)
         self._next, self._rest, self._rest_version = {}, iter(view.devices.values()), view.version
 
     def _enter(self, count: int, now_ms: float) -> None:
