@@ -70,9 +70,11 @@ class ModelIndex:
         if view.version != self._version:
             num_devices = len(view.devices)
             if urgent or not self._ids:
-                # While nobody joined, hardly anything is to be found that is not known.
-                joined = num_devices != self._num_devices or age_ms >= INDEX_MAX_AGE_MS
-                if joined and age_ms >= num_devices * INDEX_MIN_AGE_MS_PER_DEVICE:
+                # While nobody joined, hardly anything is to be found that is not known, and
+                # a rebuild that is under way will find it.
+                old = age_ms >= INDEX_MAX_AGE_MS and self._rest is None
+                joined = num_devices != self._num_devices
+                if (old or joined) and age_ms >= num_devices * INDEX_MIN_AGE_MS_PER_DEVICE:
                     self._begin(view)
                     self._enter(num_devices + 1, now_ms)
             elif self._rest is None and age_ms >= INDEX_MAX_AGE_MS:
