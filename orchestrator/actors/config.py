@@ -126,6 +126,8 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
         # Ray kills workers when the machine's memory is nearly full, which a machine that
         # also runs engines often is; hub and gateway are not what should go.
         "RAY_memory_monitor_refresh_ms": "0",
+        # Ray's default of 15 lets hub and gateway starve beside a device's compute threads.
+        "RAY_worker_niceness": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         # One event loop in a replica: a hop between threads costs more than the handler.
         "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
