@@ -7,6 +7,20 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
+class CacheAccess:
+    """The Redis of shared KV blocks: how the hub manages it, what devices are told.
+
+    `admin_password_file`: of the user `shoal-admin`; `key_file`: 32 random bytes from
+    which devices' passwords and the sealing secret are derived. Both mode 0600.
+    """
+
+    admin_url: str
+    device_url: str
+    admin_password_file: Path
+    key_file: Path
+
+
+@dataclass(frozen=True, slots=True)
 class HubConfig:
     """One hub. Picklable: a restarted actor gets the same value and so the same ports.
 
@@ -24,6 +38,8 @@ class HubConfig:
     enrol_port: int = 0
     link_port: int = 0
     advertised_host: str = ""
+    # None: devices share no KV blocks.
+    cache: CacheAccess | None = None
     # A device is missed within one lease; five heartbeats a lease forgive lost ones.
     heartbeat_interval_ms: int = 2_000
     lease_ms: int = 10_000

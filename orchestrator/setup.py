@@ -17,6 +17,7 @@ from shoal.wire import HUB_TLS_NAME
 HUB_ID = "hub-1"
 GATEWAY_ID = "gateway-1"
 _SALT_KEY_BYTES = 32
+_KV_KEY_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class FleetSecrets:
 
 
 def prepare_identity(home: Home) -> FleetSecrets:
-    """Make or load the authority, issue fresh service certificates, make the salt key.
+    """Make or load the authority, issue service certificates, make the fleet's keys.
 
     Raises KeyFileError when a secret is open to others.
     """
@@ -43,6 +44,7 @@ def prepare_identity(home: Home) -> FleetSecrets:
         write_private(folder / "tls.crt", cert_pem.encode())
     salt_key = home.path / "keys" / "salt.key"
     create_private(salt_key, secrets.token_bytes(_SALT_KEY_BYTES))
+    create_private(home.kv_key_file, secrets.token_bytes(_KV_KEY_BYTES))
     return FleetSecrets(home.ca_dir / "ca.crt", salt_key)
 
 

@@ -24,6 +24,9 @@ HASH_BYTES = 32
 # Every key of the shared tier starts so; an agent's Redis user may touch no other.
 SHARED_KEY_PREFIX = "shoal:kv:"
 
+# Makes and removes agents' users there; its password stays with the orchestrator.
+SHARED_TIER_ADMIN = "shoal-admin"
+
 _SPACE_PERSON = b"shoal-kv-space-1"
 _BLOCK_PERSON = b"shoal-kv-block-1"
 _TENANT_PERSON = b"shoal-kv-tenant1"

@@ -53,6 +53,16 @@ class Home:
         return self.path / "keys" / "default.key"
 
     @property
+    def cache_admin_file(self) -> Path:
+        """Password of the administrator of the Redis of shared KV blocks (0600)."""
+        return self.path / "keys" / "cache-admin.key"
+
+    @property
+    def kv_key_file(self) -> Path:
+        """From it devices' cache passwords and the sealing secret are derived (0600)."""
+        return self.path / "keys" / "kv.key"
+
+    @property
     def logs_dir(self) -> Path:
         """One log file a process."""
         return self.path / "logs"

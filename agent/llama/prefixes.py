@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import structlog
@@ -11,9 +12,11 @@ import structlog
 from agent.config import BLOCK_TOKENS, PrefixCacheConfig
 from agent.engine.prefixes import CachedPrefixes
 from agent.engine.request import SamplingParams
+from agent.kv.access import load_shared_access
 from agent.kv.budget import host_tier_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
 from agent.kv.prefix_cache import PrefixCache
+from agent.kv.redis_tier import SharedTierConfig
 from agent.kv.selfcheck import CodecReport, check_codec
 from agent.llama.context import LlamaRunner
 from agent.llama.library import STATE_SEQ_VERSION, library_version
@@ -52,7 +55,9 @@ def open_prefixes(
     host_bytes = config.host_bytes
     if host_bytes is None:
         host_bytes = host_tier_bytes(psutil.virtual_memory().available)
-    settings = KvSettings(host_bytes, config.disk_bytes, config.directory)
+    settings = _with_shared_tier(
+        KvSettings(host_bytes, config.disk_bytes, config.directory), config.shared_access
+    )
 
     def opened(settings: KvSettings) -> PrefixCache:
         return open_prefix_cache(settings, runner, space, report, wake)
@@ -62,8 +67,28 @@ def open_prefixes(
     except OSError as error:
         log.warning("kv_disk_tier_off", error=str(error))
         cache = opened(replace(settings, directory=None))
-    log.info("prefix_cache_open", host_bytes=host_bytes, disk=settings.directory is not None)
+    shared = settings.shared is not None
+    log.info("prefix_cache_open", host_bytes=host_bytes, shared_tier=shared)
     return CachedPrefixes(cache)
+
+
+def _with_shared_tier(settings: KvSettings, file: Path | None) -> KvSettings:
+    """The settings with the shared tier that the file describes, if there is a good one."""
+    if file is None:
+        return settings
+    try:
+        access = load_shared_access(file)
+    except ValueError as error:
+        log.warning("kv_shared_tier_off", error=str(error))
+        return settings
+    if access is None:
+        return settings
+    ca_file = str(file.with_name("ca.crt")) if access.url.startswith("rediss:") else None
+    return replace(
+        settings,
+        fleet_secret=access.fleet_secret,
+        shared=SharedTierConfig(access.login_url, ca_file=ca_file),
+    )
 
 
 def _check(runner: LlamaRunner) -> CodecReport:

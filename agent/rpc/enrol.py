@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from agent.kv.access import SharedAccess
 from agent.rpc.gateway_page import FleetPage, ask_gateway
 from agent.rpc.identity import (
     Identity,
@@ -73,6 +74,7 @@ async def enrol(request: JoinRequest, store: IdentityStore) -> Identity:
         key_pem=key_pem,
         certificate_pem=reply.certificate_pem.encode(),
         ca_pem=fleet.ca_pem,
+        shared_kv=_shared_access(reply),
     )
     try:
         check_certificate(identity)
@@ -96,9 +98,17 @@ async def renew(identity: Identity) -> Identity:
         identity,
         certificate_pem=reply.certificate_pem.encode(),
         hub_addresses=tuple(reply.hub_addresses) or identity.hub_addresses,
+        # A cache that is away for a moment is no reason to forget it.
+        shared_kv=_shared_access(reply) or identity.shared_kv,
     )
     check_certificate(renewed)
     return renewed
+
+
+def _shared_access(reply: pb.EnrolReply) -> SharedAccess | None:
+    if not (reply.cache_url and reply.fleet_secret):
+        return None
+    return SharedAccess(reply.cache_url, reply.cache_user, reply.cache_password, reply.fleet_secret)
 
 
 async def _call_renew(identity: Identity, message: pb.RenewRequest) -> pb.EnrolReply:

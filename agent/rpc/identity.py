@@ -8,13 +8,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from agent.kv.access import SharedAccess, load_shared_access
+from agent.session.config import SHARED_KV_FILE
 from agent.session.errors import AgentError, ExitCode
+
+log = structlog.get_logger()
 
 # Renewed when less of its life is left: ten days of thirty, so that a device may
 # be off for a week and still come back by itself.
@@ -32,6 +37,8 @@ class Identity:
     key_pem: bytes = field(repr=False)
     certificate_pem: bytes = field(repr=False)
     ca_pem: bytes = field(repr=False)
+    # None: the fleet shares no KV blocks with this device.
+    shared_kv: SharedAccess | None = field(repr=False, default=None)
 
     def seconds_left(self, now: datetime) -> float:
         """Seconds until the certificate expires; negative afterwards."""
@@ -71,6 +78,7 @@ class IdentityStore:
                 key_pem=(self._home / "device.key").read_bytes(),
                 certificate_pem=(self._home / "device.crt").read_bytes(),
                 ca_pem=(self._home / "ca.crt").read_bytes(),
+                shared_kv=_shared_kv(self._home / SHARED_KV_FILE),
             )
             check_certificate(identity)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -86,6 +94,10 @@ class IdentityStore:
         write_private(self._home / "device.key", identity.key_pem)
         write_private(self._home / "ca.crt", identity.ca_pem)
         write_private(self._home / "device.crt", identity.certificate_pem)
+        if identity.shared_kv is None:
+            (self._home / SHARED_KV_FILE).unlink(missing_ok=True)
+        else:
+            write_private(self._home / SHARED_KV_FILE, identity.shared_kv.to_json())
         description = {
             "device_id": identity.device_id,
             "name": identity.name,
@@ -93,6 +105,15 @@ class IdentityStore:
             "gateway_url": identity.gateway_url,
         }
         write_private(self._home / "identity.json", json.dumps(description, indent=1).encode())
+
+
+def _shared_kv(path: Path) -> SharedAccess | None:
+    """Unlike the rest a device can do without it; the next renewal brings it again."""
+    try:
+        return load_shared_access(path)
+    except ValueError as error:
+        log.warning("shared_kv_forgotten", error=str(error))
+        return None
 
 
 def write_private(path: Path, content: bytes) -> None:

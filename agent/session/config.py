@@ -13,6 +13,9 @@ from agent.hardware.report import DEVICE_CLASSES
 from agent.session.errors import AgentError, ExitCode
 from shoal.home import default_home
 
+# In the agent's home; written with the identity, read by engines.
+SHARED_KV_FILE = "kv-shared.json"
+
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
@@ -45,7 +48,7 @@ class AgentConfig:
     @property
     def kv_shared_file(self) -> Path:
         """The way to the fleet's shared KV blocks (0600); absent: they are not shared."""
-        return self.home / "kv-shared.json"
+        return self.home / SHARED_KV_FILE
 
 
 def _parser() -> argparse.ArgumentParser:

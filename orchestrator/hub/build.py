@@ -8,14 +8,22 @@ from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.hub.clock import Clock
 from orchestrator.hub.service import Hub, HubParts
 from orchestrator.identity.authority import Authority
+from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
 from orchestrator.routing.router import Router
 
 
 def build_hub(config: HubConfig) -> Hub:
-    """Reads the authority and makes a Redis client; connects and listens only at `start`."""
+    """Reads authority and secrets, makes Redis clients; connects and listens only at `start`."""
     client = connect(config.state_url)
     authority = Authority.load_or_create(config.ca_dir)
+    users = CacheUsers(config.cache) if config.cache is not None else None
+
+    async def release() -> None:
+        await client.aclose()
+        if users is not None:
+            await users.close()
+
     parts = HubParts(
         registry=RedisRegistry(client),
         decisions=DecisionStore(client),
@@ -23,6 +31,7 @@ def build_hub(config: HubConfig) -> Hub:
         authority=authority,
         router=Router(),
         clock=Clock(),
-        release=client.aclose,
+        release=release,
+        cache_users=users,
     )
     return Hub(config, parts)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import grpc
 import structlog
@@ -18,6 +19,7 @@ from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId
 from orchestrator.hub.roles import Role, require_role
 from orchestrator.identity.authority import Authority, IssuedCertificate
+from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
 from shoal.errors import Reason, ShoalError, invalid
 from shoal.v1 import enrolment_pb2 as pb
@@ -31,25 +33,28 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _LIKE_ID = re.compile(r"[0-9a-f]{32}")
 
 
+@dataclass(frozen=True, slots=True)
+class EnrolmentParts:
+    """What enrolment needs. `hub_addresses` is asked at each call: ports are known late."""
+
+    authority: Authority
+    tokens: TokenStore
+    registry: Registry
+    hub_addresses: Callable[[], Sequence[str]]
+    unix_ms: Callable[[], int]
+    cache_users: CacheUsers | None = None
+
+
 class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
-    """Trades join tokens for certificates, and certificates for fresh ones.
+    """Trades join tokens for certificates, and certificates for fresh ones."""
 
-    `hub_addresses` is asked for at each call: ports are known only once bound.
-    """
-
-    def __init__(
-        self,
-        authority: Authority,
-        tokens: TokenStore,
-        registry: Registry,
-        hub_addresses: Callable[[], Sequence[str]],
-        unix_ms: Callable[[], int],
-    ) -> None:
-        self._authority = authority
-        self._tokens = tokens
-        self._registry = registry
-        self._hub_addresses = hub_addresses
-        self._unix_ms = unix_ms
+    def __init__(self, parts: EnrolmentParts) -> None:
+        self._authority = parts.authority
+        self._tokens = parts.tokens
+        self._registry = parts.registry
+        self._hub_addresses = parts.hub_addresses
+        self._unix_ms = parts.unix_ms
+        self._cache_users = parts.cache_users
 
     async def Enrol(
         self, request: pb.EnrolRequest, context: grpc.aio.ServicerContext
@@ -71,7 +76,7 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
         except StateError as error:
             await _abort_without_state(context, error)
         log.info("device_enrolled", device_id=device_id, name=request.name, serial=issued.serial)
-        return self._reply(device_id, issued)
+        return await self._reply(device_id, issued)
 
     async def Renew(
         self, request: pb.RenewRequest, context: grpc.aio.ServicerContext
@@ -86,7 +91,7 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
         except StateError as error:
             await _abort_without_state(context, error)
         log.info("certificate_renewed", device_id=device_id, serial=issued.serial)
-        return self._reply(device_id, issued)
+        return await self._reply(device_id, issued)
 
     async def _enrol(self, request: pb.EnrolRequest) -> tuple[DeviceId, IssuedCertificate]:
         # Nothing about the fleet is told to a caller without a good token.
@@ -134,12 +139,18 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
         await self._registry.record_certificate(device_id, issued.serial)
         return issued
 
-    def _reply(self, device_id: DeviceId, issued: IssuedCertificate) -> pb.EnrolReply:
+    async def _reply(self, device_id: DeviceId, issued: IssuedCertificate) -> pb.EnrolReply:
+        users = self._cache_users
+        login = None if users is None else await users.grant(device_id)
         return pb.EnrolReply(
             device_id=device_id,
             certificate_pem=issued.pem,
             ca_pem=self._authority.ca_pem,
             hub_addresses=self._hub_addresses(),
+            cache_url=login.url if login else "",
+            cache_user=login.user if login else "",
+            cache_password=login.password if login else "",
+            fleet_secret=login.fleet_secret if login else b"",
         )
 
 

@@ -17,6 +17,7 @@ from orchestrator.hub import convert
 from orchestrator.hub.devices import Devices
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.roles import Role, require_role
+from orchestrator.identity.cache_users_redis import CacheUsers
 from shoal.v1 import fleet_pb2, fleet_pb2_grpc
 
 _log = structlog.get_logger()
@@ -35,6 +36,7 @@ class FleetParts:
     registry: Registry
     views: ViewStore
     placement: Placement
+    cache_users: CacheUsers | None = None
 
 
 class FleetServicer(fleet_pb2_grpc.FleetServicer):
@@ -46,6 +48,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         self._registry = parts.registry
         self._views = parts.views
         self._placement = parts.placement
+        self._cache_users = parts.cache_users
         self._listed: list[DeviceEntry] = []
 
     async def WatchSummary(
@@ -141,6 +144,8 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         entry = await self._find(request.device, context)
         try:
             await self._devices.remove(entry.device_id)
+            if self._cache_users is not None:
+                await self._cache_users.withdraw(entry.device_id)
         except StateError as error:
             await context.abort(grpc.StatusCode.UNAVAILABLE, _NO_REGISTRY)
             raise RuntimeError("abort returned") from error

@@ -18,12 +18,13 @@ from orchestrator.fleet.view_store import ViewStore
 from orchestrator.hub.clock import Clock
 from orchestrator.hub.device_link import DeviceLinkServicer
 from orchestrator.hub.devices import DeviceParts, Devices
-from orchestrator.hub.enrolment import EnrolmentServicer
+from orchestrator.hub.enrolment import EnrolmentParts, EnrolmentServicer
 from orchestrator.hub.fleet_service import FleetParts, FleetServicer
 from orchestrator.hub.inference import InferenceServicer
 from orchestrator.hub.placement import Placement, PlacementParts
 from orchestrator.hub.records import Recorder
 from orchestrator.identity.authority import Authority
+from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
 from orchestrator.routing.router import Router
 from shoal.v1 import (
@@ -53,6 +54,7 @@ class HubParts:
     router: Router
     clock: Clock
     release: Callable[[], Awaitable[None]]
+    cache_users: CacheUsers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +133,14 @@ class Hub:
     def _build_servers(self) -> tuple[grpc.aio.Server, grpc.aio.Server]:
         parts = self._parts
         enrolment = EnrolmentServicer(
-            parts.authority,
-            parts.tokens,
-            parts.registry,
-            lambda: [self._addresses.link],
-            parts.clock.unix_ms,
+            EnrolmentParts(
+                parts.authority,
+                parts.tokens,
+                parts.registry,
+                lambda: [self._addresses.link],
+                parts.clock.unix_ms,
+                parts.cache_users,
+            )
         )
         enrol_server = grpc.aio.server(options=SERVER_OPTIONS)
         # The generated registrations are untyped.
@@ -153,7 +158,12 @@ class Hub:
             InferenceServicer(self._placement, self._config.session_queue_frames), link_server
         )
         fleet = FleetParts(
-            self._config.hub_id, self._devices, parts.registry, self._views, self._placement
+            self._config.hub_id,
+            self._devices,
+            parts.registry,
+            self._views,
+            self._placement,
+            parts.cache_users,
         )
         fleet_pb2_grpc.add_FleetServicer_to_server(  # type: ignore[no-untyped-call]
             FleetServicer(fleet), link_server

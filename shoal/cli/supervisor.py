@@ -1,6 +1,6 @@
 """The process behind `shoal up`: starts the fleet's parts in order and keeps them.
 
-Order: Redis, orchestrator, agents (each enrols with a fresh join token, the same
+Order: Redis (state and cache), orchestrator, agents (each enrols with a fresh join token, the same
 way as any device). Redis and agents are restarted with backoff; without its
 orchestrator the fleet is nothing, so its death ends the rest and is reported.
 """
@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from shoal.cli import launches, redis_server
+from shoal.cli import cache_server, launches, redis_server
 from shoal.cli.children import Launch, RunningChild, StartError, start_child
 from shoal.cli.enrolment import LocalAgents
 from shoal.cli.exit_codes import CliError, ExitCode
@@ -55,6 +55,7 @@ class Supervisor:
         self._children: dict[str, RunningChild] = {}
         self._stopping = asyncio.Event()
         self._progress = ProgressWriter(home)
+        self._cache_port = 0
         self._record = FleetRecord(
             fleet_id=fleet_id,
             supervisor=ProcessId.of(os.getpid()),
@@ -97,7 +98,8 @@ class Supervisor:
             raise failure
 
     async def _start_and_keep(self) -> None:
-        await self._start_redis()
+        self._cache_port = cache_server.choose_cache_port(self._home)
+        await _together(self._start_redis(), self._start_cache())
         url = await self._start_orchestrator()
         agents = LocalAgents(self._home, self._options, url)
         names = self._options.agent_names()
@@ -108,6 +110,7 @@ class Supervisor:
         await _together(
             self._report_orchestrator(),
             self._keep("redis", self._start_redis),
+            self._keep("cache", self._start_cache),
             *(self._keep(name, partial(self._start_agent, agents, name)) for name in names),
         )
 
@@ -119,8 +122,14 @@ class Supervisor:
         await child.until(lambda: redis_server.answers(address), launches.REDIS_LIMIT_S)
         self._progress.say("redis_ready", binary=launch.command[0])
 
+    async def _start_cache(self) -> None:
+        child = await self._launch(launches.cache_launch(self._home, self._cache_port))
+        answers = partial(cache_server.cache_answers, self._cache_port)
+        await child.until(answers, launches.REDIS_LIMIT_S)
+
     async def _start_orchestrator(self) -> str:
-        child = await self._launch(launches.orchestrator_launch(self._home, self._options))
+        launch = launches.orchestrator_launch(self._home, self._options, self._cache_port)
+        child = await self._launch(launch)
         ready = await self._until_stage(child, "ready", launches.ORCHESTRATOR_LIMIT_S)
         self._update(gateway_url=ready["gateway_url"])
         return str(ready["gateway_url"])

@@ -27,13 +27,21 @@ class RenewRequest(_message.Message):
     def __init__(self, csr_pem: _Optional[str] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("device_id", "certificate_pem", "ca_pem", "hub_addresses")
+    __slots__ = ("device_id", "certificate_pem", "ca_pem", "hub_addresses", "cache_url", "cache_user", "cache_password", "fleet_secret")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_PEM_FIELD_NUMBER: _ClassVar[int]
     CA_PEM_FIELD_NUMBER: _ClassVar[int]
     HUB_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    CACHE_URL_FIELD_NUMBER: _ClassVar[int]
+    CACHE_USER_FIELD_NUMBER: _ClassVar[int]
+    CACHE_PASSWORD_FIELD_NUMBER: _ClassVar[int]
+    FLEET_SECRET_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     certificate_pem: str
     ca_pem: str
     hub_addresses: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, device_id: _Optional[str] = ..., certificate_pem: _Optional[str] = ..., ca_pem: _Optional[str] = ..., hub_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
+    cache_url: str
+    cache_user: str
+    cache_password: str
+    fleet_secret: bytes
+    def __init__(self, device_id: _Optional[str] = ..., certificate_pem: _Optional[str] = ..., ca_pem: _Optional[str] = ..., hub_addresses: _Optional[_Iterable[str]] = ..., cache_url: _Optional[str] = ..., cache_user: _Optional[str] = ..., cache_password: _Optional[str] = ..., fleet_secret: _Optional[bytes] = ...) -> None: ...

@@ -91,6 +91,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--no-measure", action="store_true")
+    parser.add_argument("--kv-dir")
+    parser.add_argument("--kv-shared")
     options = parser.parse_args()
     if b"broken" in options.model.read_bytes():
         sys.exit("cannot load: not a GGUF file")

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from orchestrator.fleet.registry import Registry
 from orchestrator.fleet.registry_redis import RedisRegistry
-from orchestrator.hub.enrolment import EnrolmentServicer
+from orchestrator.hub.enrolment import EnrolmentParts, EnrolmentServicer
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.join_tokens import JoinToken
 from orchestrator.identity.token_store_redis import TokenStore
@@ -104,7 +104,9 @@ async def serving(redis_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
     tokens = TokenStore(client, authority.ca_sha256)
     registry = RedisRegistry(client)
     addresses: list[str] = []
-    servicer = EnrolmentServicer(authority, tokens, registry, lambda: addresses, lambda: 5)
+    servicer = EnrolmentServicer(
+        EnrolmentParts(authority, tokens, registry, lambda: addresses, lambda: 5)
+    )
     key_pem, certificate_pem = authority.issue_service("hub:h1", [HUB_TLS_NAME])
     pair = [(key_pem.encode(), certificate_pem.encode())]
 
