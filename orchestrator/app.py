@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import ipaddress
 import shutil
 import signal
 import sys
@@ -17,7 +16,6 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import httpx
 import psutil
@@ -31,7 +29,7 @@ from orchestrator.actors.config import (
     set_ray_environment,
 )
 from orchestrator.actors.haproxy import write_haproxy_wrapper
-from orchestrator.config import CacheAccess, HubConfig
+from orchestrator.config import HubConfig
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_endpoints
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.identity.key_files import KeyFileError
@@ -210,7 +208,9 @@ class Orchestrator:
                 advertised_host=_advertised_host(self._arguments),
                 enrol_port=self._ports.enrol,
                 link_port=self._ports.link,
-                cache=_cache_access(self._arguments, self._home),
+                cache=setup.cache_access(
+                    self._arguments.cache_url, self._home, _advertised_host(self._arguments)
+                ),
             )
         )
 
@@ -256,27 +256,6 @@ def _gateway_config(
         salt_key=secrets.salt_key,
         cloud=cloud,
     )
-
-
-def _cache_access(arguments: argparse.Namespace, home: Home) -> CacheAccess | None:
-    """Devices are told of the cache only if all of them can dial it."""
-    url = arguments.cache_url
-    if not url:
-        return None
-    if is_loopback(urlsplit(url).hostname) and not is_loopback(_advertised_host(arguments)):
-        _log.warning("kv_blocks_not_shared", reason="the cache listens on loopback only", url=url)
-        return None
-    return CacheAccess(url, url, home.cache_admin_file, home.kv_key_file)
-
-
-def is_loopback(host: str | None) -> bool:
-    """True for an address that reaches only this machine."""
-    if host is None or host == "localhost":
-        return host is not None
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _local_host(arguments: argparse.Namespace) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import structlog
+
+from orchestrator.config import CacheAccess
 from orchestrator.fleet.registry_redis import connect
 from orchestrator.identity.api_keys import Role, new_key
 from orchestrator.identity.authority import Authority
@@ -13,6 +18,8 @@ from orchestrator.identity.key_files import create_private, read_private, write_
 from orchestrator.identity.key_store_redis import KeyStore
 from shoal.home import Home
 from shoal.wire import HUB_TLS_NAME
+
+_log = structlog.get_logger(__name__)
 
 HUB_ID = "hub-1"
 GATEWAY_ID = "gateway-1"
@@ -64,3 +71,20 @@ async def prepare_keys(home: Home, state_url: str) -> None:
             await store.put(read_private(path).decode().strip(), "default", name, role)
     finally:
         await client.aclose()
+
+
+def cache_access(url: str, home: Home, advertised_host: str) -> CacheAccess | None:
+    """The cache at `url`; None without one, or when not every device could dial it."""
+    if not url:
+        return None
+    if _is_loopback(urlsplit(url).hostname) and not _is_loopback(advertised_host):
+        _log.warning("kv_blocks_not_shared", reason="the cache listens on loopback only", url=url)
+        return None
+    return CacheAccess(url, url, home.cache_admin_file, home.kv_key_file)
+
+
+def _is_loopback(host: str | None) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
+        return False

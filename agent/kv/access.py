@@ -50,5 +50,5 @@ def load_shared_access(path: Path) -> SharedAccess | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, KeyError, TypeError) as error:
+    except (OSError, KeyError, TypeError, ValueError) as error:
         raise ValueError(f"{path.name} cannot be used: {error!r}") from error

@@ -44,5 +44,6 @@ def test_join_token_is_kept_off_the_command_line(tmp_path: Path) -> None:
 
 
 def test_cloud_config_reaches_the_orchestrator(tmp_path: Path) -> None:
-    launch = orchestrator_launch(a_home(tmp_path), UpOptions(8421, 0, (), "/c.toml"))
+    launch = orchestrator_launch(a_home(tmp_path), UpOptions(8421, 0, (), "/c.toml"), 7000)
     assert launch.command[-2:] == ("--cloud-config", "/c.toml")
+    assert "redis://127.0.0.1:7000" in launch.command
