@@ -35,11 +35,10 @@ class EngineConfig:
     # 8 sequences reach about twice the decode speed of one on 2 cores; more bring
     # little there and cost KV memory.
     slots: int = 8
-    # None: the model's own, or what fits into `memory_share` of the available memory.
+    # None: the model's own, or what fits (agent.kv.budget).
     context_tokens: int | None = None
     # None: one per CPU that this process may run on.
     threads: int | None = None
-    memory_share: float = 0.25
     # More concurrent requests than this: throughput mode (DOMAIN.md's figure).
     batch_threshold: int = 4
     # Prefill chunks between two decode steps in throughput mode.

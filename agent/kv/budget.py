@@ -15,8 +15,12 @@ MIN_RESERVE_BYTES = 512 * MIB
 RESERVE_FRACTION = 0.10
 # llama.cpp's compute buffers and the engine process itself, beside weights and KV.
 ENGINE_OVERHEAD_BYTES = 256 * MIB
-# Share of what is left after the live context that finished blocks may fill.
+# Share of what is left after the live context that finished blocks may fill at most.
 HOST_TIER_FRACTION = 0.5
+# An engine that is told no context length takes this share for its live context.
+LIVE_SHARE_OF_AVAILABLE = 0.25
+# llama.cpp rounds a sequence's cells up to a multiple of this.
+CELL_MULTIPLE = 256
 MIN_CONTEXT_TOKENS = 4 * BLOCK_TOKENS
 
 # A running engine's host tier takes a tenth of what is available at its start, and
@@ -31,6 +35,15 @@ ELEMENT_BYTES = {"f16": 2.0, "q8_0": 34 / 32}
 def host_tier_bytes(available_bytes: int) -> int:
     """Default budget of a running engine's host tier."""
     return min(MAX_HOST_BYTES, int(available_bytes * HOST_SHARE_OF_AVAILABLE))
+
+
+def default_context_tokens(
+    available_bytes: int, bytes_per_token: int, slots: int, trained_tokens: int
+) -> int:
+    """Context of each of `slots` sequences when none is asked for; 0: nothing fits."""
+    budget = available_bytes * LIVE_SHARE_OF_AVAILABLE
+    fits = int(budget / slots / max(1, bytes_per_token)) // CELL_MULTIPLE * CELL_MULTIPLE
+    return min(trained_tokens, fits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +117,12 @@ def plan_kv(request: FitRequest) -> KvBudget:
         lines.append(f"does not fit: not even {MIN_CONTEXT_TOKENS} tokens of context")
         return KvBudget(0, 0, 0, 0, tuple(lines))
     live = slots * context * per_token
-    host = int((available - live) * HOST_TIER_FRACTION) if available > live else 0
+    left = max(0, available - live)
+    host = min(int(left * HOST_TIER_FRACTION), host_tier_bytes(request.free_memory_bytes))
     lines.append(f"live context         {_mib(live)}  ({slots} slots x {context} tokens)")
     if (slots, context) != (request.slots, request.context_tokens):
         lines.append(f"lowered from {request.slots} slots x {request.context_tokens} tokens to fit")
-    lines.append(f"host tier of blocks  {_mib(host)}  (half of what is left)")
+    lines.append(f"host tier of blocks  {_mib(host)}  (a tenth of what is free, at most 4 GiB)")
     return KvBudget(slots, context, live, host, tuple(lines))
 
 

@@ -24,6 +24,9 @@ from shoal.blocks import BLOCK_TOKENS, BlockSpace, block_hashes
 
 log = structlog.get_logger()
 
+# Fresh memory costs more than the copying, but a long prompt's is not held for good.
+_KEPT_BUFFER_BYTES = 64 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -82,9 +85,12 @@ class PrefixCache:
         if not restored.blocks:
             return restored
         needed = state_bytes(self._geometry, self._n_stream, len(restored.blocks))
-        if len(self._buffer) < needed:
-            self._buffer = np.empty(needed, dtype=np.uint8)
-        blob = compose_state(self._geometry, self._n_stream, slot, restored.blocks, self._buffer)
+        buffer = self._buffer
+        if len(buffer) < needed:
+            buffer = np.empty(needed, dtype=np.uint8)
+            if needed <= _KEPT_BUFFER_BYTES:
+                self._buffer = buffer
+        blob = compose_state(self._geometry, self._n_stream, slot, restored.blocks, buffer)
         if self._port.state_set(slot, blob.data) == len(blob):
             return restored
         log.error("kv_restore_refused", num_blocks=len(restored.blocks))

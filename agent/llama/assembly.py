@@ -6,8 +6,8 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import psutil
 import structlog
 
 from agent.config import EngineConfig
@@ -17,7 +17,9 @@ from agent.engine.prefixes import CachedPrefixes
 from agent.engine.runner import RunnerError
 from agent.engine.scheduler import Scheduler
 from agent.engine.template import ChatTemplate, TemplateError, TemplateSource
-from agent.llama.context import CELL_MULTIPLE, ContextShape, LlamaRunner
+from agent.hardware.memory import read_memory
+from agent.kv.budget import LIVE_SHARE_OF_AVAILABLE, default_context_tokens
+from agent.llama.context import ContextShape, LlamaRunner
 from agent.llama.library import open_library
 from agent.llama.measure import MeasuredSpeed, find_decode_alone_from, measure_speed
 from agent.llama.model import Model, ModelUnusableError, file_sha256
@@ -133,14 +135,17 @@ class Assembly:
         )
 
     def _context_that_fits(self, model: Model) -> int:
-        """The trained context, or what `memory_share` of the available memory holds."""
-        config = self._config
-        budget = psutil.virtual_memory().available * config.memory_share
-        fits = int(budget / config.slots / max(1, model.kv_bytes_per_token()))
-        fits = fits // CELL_MULTIPLE * CELL_MULTIPLE
-        if fits < CELL_MULTIPLE:
+        """The trained context, or what a share of the available memory holds."""
+        slots = self._config.slots
+        fits = default_context_tokens(
+            read_memory(Path("/")).available_bytes,
+            model.kv_bytes_per_token(),
+            slots,
+            model.train_context_tokens,
+        )
+        if fits <= 0:
             raise RunnerError(
-                f"memory is short: {config.slots} sequences do not fit into "
-                f"{config.memory_share:.0%} of what is available; lower --slots"
+                f"memory is short: {slots} sequences do not fit into "
+                f"{LIVE_SHARE_OF_AVAILABLE:.0%} of what is available; lower --slots"
             )
-        return min(model.train_context_tokens, fits)
+        return fits

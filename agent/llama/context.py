@@ -14,13 +14,14 @@ from agent.config import BLOCK_TOKENS
 from agent.engine.output import SampledToken
 from agent.engine.request import SamplingParams
 from agent.engine.runner import DecodeItem, RunnerError
+from agent.kv.budget import CELL_MULTIPLE
 from agent.llama.batch import Batch
 from agent.llama.model import Model
 from agent.llama.sampler import SamplerChain, logprob_of
 
 _FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
-# llama.cpp rounds a sequence's cells up to a multiple of this.
-CELL_MULTIPLE = 256
+# A long sequence's state is not held for good once it was asked for.
+_KEPT_BLOB_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +136,16 @@ class LlamaRunner:
     def state_get(self, slot: int) -> memoryview:
         """The sequence's KV as llama.cpp's own blob; valid until the next call."""
         size = llama.llama_state_seq_get_size(self.context, slot)
-        if len(self._blob) < size:
-            self._blob = bytearray(size)
-        buffer = (ctypes.c_uint8 * size).from_buffer(self._blob)
+        blob = self._blob
+        if len(blob) < size:
+            blob = bytearray(size)
+            if size <= _KEPT_BLOB_BYTES:
+                self._blob = blob
+        buffer = (ctypes.c_uint8 * size).from_buffer(blob)
         written = llama.llama_state_seq_get_data(self.context, buffer, size, slot)
         if written != size:
             raise RunnerError(f"state of slot {slot}: {written} of {size} bytes written")
-        return memoryview(self._blob)[:size]
+        return memoryview(blob)[:size]
 
     def state_set(self, slot: int, blob: bytes | memoryview) -> int:
         """Replace the sequence's KV with an authenticated blob; the number of bytes read.

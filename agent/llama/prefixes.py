@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import structlog
 
 from agent.config import BLOCK_TOKENS, PrefixCacheConfig
 from agent.engine.prefixes import CachedPrefixes
 from agent.engine.request import SamplingParams
+from agent.hardware.memory import read_memory
 from agent.kv.access import load_shared_access
 from agent.kv.budget import host_tier_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
@@ -54,7 +54,7 @@ def open_prefixes(
     )
     host_bytes = config.host_bytes
     if host_bytes is None:
-        host_bytes = host_tier_bytes(psutil.virtual_memory().available)
+        host_bytes = host_tier_bytes(read_memory(Path("/")).available_bytes)
     settings = _with_shared_tier(
         KvSettings(host_bytes, config.disk_bytes, config.directory), config.shared_access
     )

@@ -12,6 +12,7 @@ from shoal.cli.chat import chat, tour
 from shoal.cli.decisions import decisions
 from shoal.cli.doctor import doctor
 from shoal.cli.explain import explain
+from shoal.cli.fit import fit
 from shoal.cli.simulate import simulate
 from shoal.cli.up import down, up
 
@@ -40,6 +41,7 @@ def shoal(
 
 for _command in (up, down, inspect.status, chat, explain, decisions, simulate, doctor, tour):
     app.command()(_command)
+inspect.models_app.command()(fit)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")
 app.add_typer(access.keys_app, name="keys")

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from agent.kv.budget import MIB, FitRequest, KvShape, plan_kv
+from agent.kv.budget import (
+    MIB,
+    FitRequest,
+    KvShape,
+    default_context_tokens,
+    host_tier_bytes,
+    plan_kv,
+)
 
 GIB = 1024 * MIB
 SMOLLM2 = KvShape(num_layers=30, num_kv_heads=3, key_head_dim=64, value_head_dim=64, kv_type="f16")
@@ -24,7 +31,7 @@ def test_a_small_model_fits_with_all_its_slots_and_says_how() -> None:
     budget = plan_kv(FitRequest(SMOLLM2, 98 * MIB, 8 * GIB, slots=8, context_tokens=4096))
     assert (budget.slots, budget.context_tokens) == (8, 4096)
     assert budget.live_bytes == 8 * 4096 * 23040
-    assert budget.host_tier_bytes > GIB
+    assert budget.host_tier_bytes == 8 * GIB // 10
     text = "\n".join(budget.lines)
     assert "30 layers x 3 KV heads x (64 + 64) x 2 B, f16" in text
     assert "23040 B" in text
@@ -52,3 +59,12 @@ def test_parts_never_exceed_the_free_memory(free_gib: int) -> None:
     free = free_gib * GIB
     budget = plan_kv(FitRequest(SMOLLM2, 98 * MIB, free, slots=64, context_tokens=8192))
     assert 98 * MIB + budget.live_bytes + budget.host_tier_bytes < free * 0.9
+
+
+def test_defaults_of_a_running_engine_are_bounded_shares() -> None:
+    assert host_tier_bytes(8 * GIB) == 8 * GIB // 10
+    assert host_tier_bytes(512 * GIB) == 4 * GIB
+    # A quarter of 8 GiB over 8 slots of 22.5 KiB a token, rounded down to whole cells.
+    assert default_context_tokens(8 * GIB, 23040, 8, 131072) == 11520
+    assert default_context_tokens(8 * GIB, 23040, 8, 8192) == 8192
+    assert default_context_tokens(16 * MIB, 23040, 8, 8192) == 0

@@ -1,0 +1,69 @@
+"""`python -m agent.rpc.fit MODEL`: how much of a model fits into this device's memory.
+
+Reads the file's header and the memory that is free now; loads nothing. Prints one
+JSON object; exit code 2 and the reason on stderr when the model cannot be judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from agent.hardware.memory import read_memory
+from agent.kv.budget import ELEMENT_BYTES, MIB, FitRequest, default_context_tokens, plan_kv
+from agent.kv.gguf_header import HeaderError, kv_shape, read_keys
+from agent.rpc.model_files import find_model
+from agent.session.errors import AgentError
+
+_BAD_INPUT = 2
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Print the calculation; the exit code."""
+    parser = argparse.ArgumentParser(prog="agent.rpc.fit", description=__doc__)
+    parser.add_argument("model", help="GGUF file, or name of a model that is here")
+    parser.add_argument("--models-dir", type=Path, default=Path(), help="where names are looked up")
+    parser.add_argument("--slots", type=int, default=8, help="sequences that run at once")
+    parser.add_argument("--context", type=int, help="tokens a sequence; default: as trained")
+    parser.add_argument("--kv-type", choices=sorted(ELEMENT_BYTES), default="f16")
+    parser.add_argument("--memory-mib", type=int, help="free memory; default: this device's")
+    options = parser.parse_args(arguments)
+    try:
+        file = find_model(options.model, options.models_dir)
+        shape, trained_tokens = kv_shape(read_keys(file), options.kv_type)
+        weights_bytes = file.stat().st_size
+    except (AgentError, HeaderError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
+        return _BAD_INPUT
+    free_bytes = (
+        read_memory(Path("/")).available_bytes
+        if options.memory_mib is None
+        else options.memory_mib * MIB
+    )
+    context = options.context or trained_tokens
+    plan = plan_kv(FitRequest(shape, weights_bytes, free_bytes, options.slots, context))
+    context_by_default = default_context_tokens(
+        free_bytes, shape.bytes_per_token, options.slots, trained_tokens
+    )
+    told = (
+        f"by default           {context_by_default:>10} tokens a sequence  "
+        f"(a quarter of what is free, at most the {trained_tokens} it was trained for)"
+    )
+    document = asdict(plan) | {
+        "lines": [*plan.lines, told],
+        "default_context_tokens": context_by_default,
+        "fits": plan.fits,
+        "file": file.name,
+        "bytes_per_token": shape.bytes_per_token,
+        "trained_context_tokens": trained_tokens,
+    }
+    print(json.dumps(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
