@@ -129,7 +129,7 @@ class CachedPrefixes:
 
     def close(self) -> None:
         """See PrefixStore."""
-        self._cache.cache.shut_down(timeout_s=1.0)
+        self._cache.cache.shut_down(timeout_s=0.6)
 
     def _export(self, sequence: Sequence, *, is_last: bool = False) -> None:
         if sequence.slot is not None:

@@ -56,6 +56,8 @@ def fetch_or_recompute(inputs: FetchInputs) -> FetchDecision:
         return _decide(inputs, False, "the shared tier holds none of it", (None, recompute_ms))
     if inputs.bandwidth_bytes_per_s is None or inputs.bandwidth_bytes_per_s <= 0:
         return _decide(inputs, True, "bandwidth unmeasured: tried", (None, recompute_ms))
+    if inputs.prefill_tokens_per_s <= 0:
+        return _decide(inputs, True, "prefill unmeasured: tried", (None, recompute_ms))
     transfer_s = inputs.num_blocks * inputs.block_bytes / inputs.bandwidth_bytes_per_s
     fetch_ms = inputs.round_trip_ms + 1000.0 * transfer_s
     fetch = fetch_ms * FETCH_MARGIN < recompute_ms
