@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable
 
 from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState, DeviceView, ServedModel
 from orchestrator.fleet.view_store import ModelLoad
+from orchestrator.hub.active import ActiveRequest
 from orchestrator.request import Objective, Privacy, RouteRequest, Slo
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.estimator import Outcome
+from orchestrator.routing.prefixes import hints_of
 from orchestrator.routing.record import Actual
 from shoal.errors import invalid
 from shoal.v1 import device_pb2, engine_pb2, fleet_pb2, inference_pb2
@@ -25,8 +28,6 @@ _OBJECTIVE = {
     inference_pb2.OBJECTIVE_EDP: Objective.EDP,
     inference_pb2.OBJECTIVE_ENERGY: Objective.ENERGY,
 }
-# A prompt given as token ids has no text; four bytes a token is usual for English.
-_BYTES_PER_TOKEN = 4
 
 
 def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
@@ -36,11 +37,12 @@ def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
     if not request.model:
         raise invalid("model", "model is empty; name one of GET /v1/models")
     hints = request.hints
+    prompt = _prompt(request)
     return RouteRequest(
         request_id=request.request_id,
         tenant=request.tenant,
         model=request.model,
-        prompt_bytes=_prompt_bytes(request),
+        prompt_bytes=len(prompt),
         max_tokens=request.max_tokens if request.HasField("max_tokens") else None,
         slo=Slo(
             ttft_ms=hints.ttft_ms if hints.HasField("ttft_ms") else None,
@@ -53,19 +55,23 @@ def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
         device=hints.device,
         priority=hints.priority,
         deadline_unix_ms=request.deadline_unix_ms,
-        prefix_hints=tuple(request.prefix_hints),
+        prefix_hints=hints_of(prompt, request.tenant_salt),
     )
 
 
-def _prompt_bytes(request: inference_pb2.GenerateRequest) -> int:
-    """UTF-8 bytes of the prompt; a chat's framing counts as the template's text would."""
+def _prompt(request: inference_pb2.GenerateRequest) -> bytes:
+    """The prompt as bytes: prompts that begin alike have bytes that begin alike.
+
+    A chat's framing counts as the template's text would. Token ids have no text;
+    four bytes for each is usual for English.
+    """
     match request.WhichOneof("prompt"):
         case "chat":
-            return int(request.chat.ByteSize())
+            return bytes(request.chat.SerializeToString(deterministic=True))
         case "text":
-            return len(request.text.encode())
+            return request.text.encode()
         case "tokens":
-            return len(request.tokens.ids) * _BYTES_PER_TOKEN
+            return array("I", request.tokens.ids).tobytes()
     raise invalid("prompt", "the request has no prompt")
 
 
@@ -156,11 +162,12 @@ def actual(finished: inference_pb2.Finished) -> Actual:
     )
 
 
-def outcome(device_id: DeviceId, route: RouteRequest, finished: inference_pb2.Finished) -> Outcome:
+def outcome(active: ActiveRequest, finished: inference_pb2.Finished) -> Outcome:
     """What the router learns from a finished request."""
     measured = actual(finished)
+    route, prediction = active.route, active.prediction
     return Outcome(
-        device_id=device_id,
+        device_id=active.device_id,
         model=route.model,
         prompt_bytes=route.prompt_bytes,
         prompt_tokens=measured.prompt_tokens,
@@ -171,6 +178,7 @@ def outcome(device_id: DeviceId, route: RouteRequest, finished: inference_pb2.Fi
         tpot_ms=measured.tpot_ms,
         mean_batch=float(finished.timings.mean_batch),
         joules=measured.joules,
+        predicted_cached_tokens=prediction.cached_tokens if prediction else 0,
     )
 
 

@@ -144,6 +144,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         entry = await self._find(request.device, context)
         try:
             await self._devices.remove(entry.device_id)
+            self._placement.forget(entry.device_id)
             if self._cache_users is not None:
                 await self._cache_users.withdraw(entry.device_id)
         except StateError as error:

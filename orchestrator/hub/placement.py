@@ -132,6 +132,10 @@ class Placement:
         for active in [a for a in self._active.values() if a.is_on(device_id, epoch)]:
             self._retry(active, _lost_error(active, "the device's connection was lost"))
 
+    def forget(self, device_id: DeviceId) -> None:
+        """The device was removed: drop what was learned of it."""
+        self._router.forget(device_id)
+
     def tick(self) -> None:
         """End requests past their deadline; move or fail those of a device that hangs."""
         now_ms, unix_ms = self._clock.monotonic_ms(), self._clock.unix_ms()
@@ -195,7 +199,9 @@ class Placement:
         predicted_ttft_ms = prediction.ttft_ms if prediction else 0.0
         active.stall_after_ms = max(self._config.stall_floor_ms, STALL_FACTOR * predicted_ttft_ms)
         active.reservation = Reservation(
-            device_id, active.route.model, prediction.prompt_tokens if prediction else 0
+            device_id,
+            active.route.model,
+            prediction.prompt_tokens - prediction.cached_tokens if prediction else 0,
         )
         self._views.reserve(active.reservation)
         if active.record is not None:
@@ -226,7 +232,7 @@ class Placement:
             if active.reservation is not None:
                 self._views.end_prefill(active.reservation)
         if update.HasField("finished"):
-            self._router.observe(convert.outcome(active.device_id, active.route, update.finished))
+            self._router.observe(convert.outcome(active, update.finished))
             self._end(active, "finished", convert.actual(update.finished))
         return True
 

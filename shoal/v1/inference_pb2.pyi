@@ -79,7 +79,7 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "fetch_block_hashes", "prefix_hints", "tenant_salt")
+    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -94,8 +94,6 @@ class GenerateRequest(_message.Message):
     DEADLINE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
-    FETCH_BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
-    PREFIX_HINTS_FIELD_NUMBER: _ClassVar[int]
     TENANT_SALT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
@@ -111,10 +109,8 @@ class GenerateRequest(_message.Message):
     deadline_unix_ms: int
     ignore_eos: bool
     user: str
-    fetch_block_hashes: _containers.RepeatedScalarFieldContainer[bytes]
-    prefix_hints: _containers.RepeatedScalarFieldContainer[int]
     tenant_salt: bytes
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., fetch_block_hashes: _Optional[_Iterable[bytes]] = ..., prefix_hints: _Optional[_Iterable[int]] = ..., tenant_salt: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ...) -> None: ...
 
 class ChatPrompt(_message.Message):
     __slots__ = ("messages", "tools_json")

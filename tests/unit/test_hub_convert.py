@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState
 from orchestrator.hub import convert
-from orchestrator.request import Objective, Privacy
+from orchestrator.hub.active import ActiveRequest
+from orchestrator.hub.session import GatewaySession
+from orchestrator.request import Objective, Privacy, RouteRequest
 from orchestrator.routing.decision import Prediction
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import device_pb2, engine_pb2, inference_pb2
@@ -109,9 +113,34 @@ def test_absent_joules_stay_unknown() -> None:
     end = finished("r").finished
     route = convert.route_request(inference_pb2.GenerateRequest(**ROUTED, text="hi"))
     assert convert.actual(end).joules is None
-    assert convert.outcome(DeviceId("d"), route, end).joules is None
+    active = active_request(route)
+    assert convert.outcome(active, end).joules is None
     end.timings.joules = 2.5
-    assert convert.outcome(DeviceId("d"), route, end).joules == 2.5
+    assert convert.outcome(active, end).joules == 2.5
+
+
+@pytest.mark.parametrize("kind", ["chat", "text", "tokens"])
+def test_prompts_that_begin_alike_share_their_first_prefix_hints(kind: str) -> None:
+    def hints(ending: str, salt: bytes = b"s") -> tuple[int, ...]:
+        request = inference_pb2.GenerateRequest(**ROUTED, tenant_salt=salt)
+        if kind == "chat":
+            request.chat.messages.add(role="system", content="long " * 200)
+            request.chat.messages.add(role="user", content=ending * 1000)
+        elif kind == "text":
+            request.text = "long " * 200 + ending * 1000
+        else:
+            request.tokens.ids.extend([7] * 250 + [ord(ending[0])] * 1000)
+        return convert.route_request(request).prefix_hints
+
+    first, second = hints("a"), hints("b")
+    assert first[0] == second[0]
+    assert first[-1] != second[-1]
+    assert hints("a", b"other tenant")[0] != first[0]
+
+
+def active_request(route: RouteRequest) -> ActiveRequest:
+    """A request in the middle of its life; its session is not looked at."""
+    return ActiveRequest(route, cast(GatewaySession, None), None, 0.0, device_id=DeviceId("d"))
 
 
 def test_summaries_count_only_ready_devices_with_ready_models() -> None:
