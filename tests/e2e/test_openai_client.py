@@ -85,7 +85,7 @@ def test_a_client_that_goes_away_frees_its_slot(fleet: Fleet, client: openai.Ope
         extra_body={"ignore_eos": True},
     )  # fmt: skip
     next(iter(stream))
-    assert running(fleet) == 1
+    wait_for("the request is seen to run", lambda: running(fleet) == 1, timeout_s=5)
     stream.close()
     wait_for("the slot is free", lambda: running(fleet) == 0, timeout_s=5)
 
