@@ -29,15 +29,21 @@ def cache_url(port: int) -> str:
 
 def choose_cache_port(home: Home) -> int:
     """The port of the last run while it is free, else a new one; devices remember it."""
-    saved = home.redis_dir / "cache.port"
-    with suppress(OSError, ValueError):
-        port = int(saved.read_text(encoding="utf-8"))
-        if _is_free(port):
-            return port
+    last = last_cache_port(home)
+    if last is not None and _is_free(last):
+        return last
     choices = (secrets.randbelow(_LAST_PORT - _FIRST_PORT) + _FIRST_PORT for _ in range(200))
     port = next(port for port in choices if _is_free(port))
-    saved.write_text(str(port), encoding="utf-8")
+    _port_file(home).write_text(str(port), encoding="utf-8")
     return port
+
+
+def last_cache_port(home: Home) -> int | None:
+    """The port that was chosen last; None before the first start."""
+    try:
+        return int(_port_file(home).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def prepare_acl(home: Home) -> Path:
@@ -80,6 +86,10 @@ def cache_answers(port: int) -> bool:
             return connection.recv(7).startswith((b"+PONG", b"-NOAUTH"))
         except OSError:
             return False
+
+
+def _port_file(home: Home) -> Path:
+    return home.redis_dir / "cache.port"
 
 
 def _is_free(port: int) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from shoal.cli import redis_server
+from shoal.cli import cache_server, redis_server
 from shoal.cli.fleet_file import FleetState, read_record
 from shoal.cli.output import bytes_text
 from shoal.home import Home
@@ -116,7 +116,17 @@ def check_redis(home: Home) -> list[Finding]:
             "" if alive else f"See {home.logs_dir / 'redis.log'}; `shoal down`, then `shoal up`."
         )
         findings.append(Finding("redis state", verdict, detail, remedy))
+        findings.append(_check_cache(home))
     return findings
+
+
+def _check_cache(home: Home) -> Finding:
+    """The Redis of shared KV blocks; a fleet works without it, only slower."""
+    port = cache_server.last_cache_port(home)
+    if port is not None and cache_server.cache_answers(port):
+        return Finding("redis cache", Verdict.OK, "the Redis of shared KV blocks answers")
+    detail = "the Redis of shared KV blocks does not answer: devices share no prefixes"
+    return Finding("redis cache", Verdict.NOTE, detail, f"See {home.logs_dir / 'cache.log'}.")
 
 
 def check_ray() -> list[Finding]:
