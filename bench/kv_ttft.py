@@ -1,9 +1,8 @@
 """Time to first token with a shared prefix: warm, from the shared tier, from disk; against cold.
 
-    python -m bench.kv_ttft --model FILE [--repetitions 5]
+    python -m bench.kv_ttft --model FILE [--repetitions 5] [--question-tokens 24]
 
-Two devices of one fleet. A prefix of 2,048 tokens and a fresh question of 24 tokens are
-asked on device A (cold), on A again (its memory), on B (through Redis), and on A after
+Two devices of one fleet. A prefix of 2,048 tokens and a fresh question are asked on device A (cold), on A again (its memory), on B (through Redis), and on A after
 the whole fleet was restarted (its disk). Each repetition has a prefix of its own. All
 times are a client's: from sending the request to the first text at the public port.
 Every answer must say that its prefix came from where it should, else the run fails.
@@ -31,7 +30,6 @@ from bench.servers import shoal_fleet
 
 RESULTS = Path(__file__).parent / "results"
 PREFIX_TOKENS = 2048
-QUESTION_TOKENS = 24
 BLOCK_TOKENS = 128
 # Ids of ordinary words in SmolLM2's vocabulary.
 TOKEN_RANGE = (1000, 40000)
@@ -46,26 +44,31 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--question-tokens", type=int, default=24)
     parser.add_argument("--context", type=int, default=2560)
     options = parser.parse_args()
 
     rng = random.Random(7)
+
+    def question() -> list[int]:
+        return _tokens(rng, options.question_tokens)
+
     prefixes = [_tokens(rng, PREFIX_TOKENS) for _ in range(options.repetitions)]
     flags = ("--agents", "2", "--slots", "2", "--context", str(options.context))
     times: dict[str, list[float]] = {name: [] for name in ("cold", *CASES)}
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         home = Path(folder)
         with shoal_fleet(options.model, *flags, home=home) as target:
-            _warm_up(target, rng)
+            _warm_up(target, question())
             for number, prefix in enumerate(prefixes, start=1):
-                times["cold"].append(_ask(target, A, prefix, rng))
-                times["a_warm"].append(_ask(target, A, prefix, rng, "host"))
+                times["cold"].append(_ask(target, A, prefix, question()))
+                times["a_warm"].append(_ask(target, A, prefix, question(), "host"))
                 _wait_until_written(home, number * PREFIX_TOKENS // BLOCK_TOKENS)
-                times["b_redis"].append(_ask(target, B, prefix, rng, "redis"))
+                times["b_redis"].append(_ask(target, B, prefix, question(), "redis"))
         with shoal_fleet(options.model, *flags, home=home) as target:
-            _warm_up(target, rng)
+            _warm_up(target, question())
             for prefix in prefixes:
-                times["a_restart_disk"].append(_ask(target, A, prefix, rng, "disk"))
+                times["a_restart_disk"].append(_ask(target, A, prefix, question(), "disk"))
 
     medians = {name: round(statistics.median(values), 1) for name, values in times.items()}
     ratios = {
@@ -74,7 +77,7 @@ def main() -> None:
     }
     report = {
         "machine": machine(), "model": options.model.name, "prefix_tokens": PREFIX_TOKENS,
-        "question_tokens": QUESTION_TOKENS, "median_ttft_ms": medians, "against_cold": ratios,
+        "question_tokens": options.question_tokens, "median_ttft_ms": medians, "against_cold": ratios,
         "ttft_ms": {name: [round(value, 1) for value in times[name]] for name in times},
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
@@ -86,22 +89,22 @@ def _tokens(rng: random.Random, count: int) -> list[int]:
     return [rng.randrange(*TOKEN_RANGE) for _ in range(count)]
 
 
-def _warm_up(target: Target, rng: random.Random) -> None:
+def _warm_up(target: Target, question: list[int]) -> None:
     """Connections, pages and kernels of both devices; a prompt too short to be cached."""
     for device in (A, B):
-        _ask(target, device, [], rng)
+        _ask(target, device, [], question)
 
 
 def _ask(
-    target: Target, device: str, prefix: list[int], rng: random.Random, tier: str = ""
+    target: Target, device: str, prefix: list[int], question: list[int], tier: str = ""
 ) -> float:
-    """Milliseconds to the first text of prefix + fresh question on that device.
+    """Milliseconds to the first text of prefix + question on that device.
 
     Raises RuntimeError when the prefix did not come from `tier` (empty: was not computed).
     """
     body = {
         "model": target.model,
-        "prompt": prefix + _tokens(rng, QUESTION_TOKENS),
+        "prompt": prefix + question,
         "max_tokens": 4,
         "temperature": 0,
         "stream": True,

@@ -165,7 +165,7 @@ class ScriptedDevice:
     async def cut(self) -> None:
         """End the connection as a killed agent's kernel does."""
         self.call.cancel()
-        await self.channel.close()
+        await asyncio.wait([asyncio.create_task(self.channel.close())], timeout=DEADLINE_S)
 
 
 class ScriptedGateway:
@@ -196,7 +196,7 @@ class ScriptedGateway:
 
     async def close(self) -> None:
         self.call.cancel()
-        await self.channel.close()
+        await asyncio.wait([asyncio.create_task(self.channel.close())], timeout=DEADLINE_S)
 
 
 def delta(request_id: str, text: str) -> inference_pb2.SequenceUpdate:
