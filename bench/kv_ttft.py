@@ -2,10 +2,10 @@
 
     python -m bench.kv_ttft --model FILE [--repetitions 5] [--question-tokens 24]
 
-Two devices of one fleet. A prefix of 2,048 tokens and a fresh question are asked on device A
-(cold), on A again (its memory), on B (through Redis), and on A after
-the whole fleet was restarted (its disk). Each repetition has a prefix of its own. All
-times are a client's: from sending the request to the first text at the public port.
+Two devices of one fleet. A prefix of 2,048 tokens and a fresh question are asked on
+device A (cold), on A again (its memory), on B (through Redis), and on A after the whole
+fleet was restarted (its disk). Each repetition has a prefix of its own. All times are a
+client's: from sending the request to the first text at the public port.
 Every answer must say that its prefix came from where it should, else the run fails.
 """
 
