@@ -47,7 +47,13 @@ def engine(model: Path) -> Iterator[str]:
         try:
             with grpc.insecure_channel(f"unix:{socket}") as channel:
                 control = engine_pb2_grpc.EngineControlStub(channel)
-                control.Describe(engine_pb2.DescribeRequest(), wait_for_ready=True, timeout=120)
+                while (
+                    control.Describe(
+                        engine_pb2.DescribeRequest(), wait_for_ready=True, timeout=120
+                    ).state
+                    != engine_pb2.MODEL_STATE_READY
+                ):
+                    time.sleep(0.1)
             yield f"unix:{socket}"
         finally:
             process.terminate()
