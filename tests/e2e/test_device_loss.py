@@ -39,6 +39,14 @@ def states(fleet: Fleet) -> list[str]:
     return sorted(device["state"] for device in fleet.status()["devices"])
 
 
+def serving(fleet: Fleet) -> int:
+    """Devices that could be sent a request now."""
+    return sum(
+        device["state"] == "READY" and any(m["state"] == "READY" for m in device["models"])
+        for device in fleet.status()["devices"]
+    )
+
+
 def ask(fleet: Fleet, **extension: object) -> tuple[int, str]:
     with fleet.http() as http:
         answer = http.post(
@@ -61,12 +69,14 @@ def test_killed_engine_is_replaced_and_the_agent_lives(pair: Fleet) -> None:
         lambda: len(processes(pair, "agent.llama.serve")) == 2 and ask(pair)[0] == 200,
         timeout_s=15,
     )
+    wait_for("both serve", lambda: serving(pair) == 2, timeout_s=60)
     assert {p.pid for p in processes(pair, "agent.app")} == agents
 
 
 def test_killed_agent_gets_no_request_and_comes_back_once(pair: Fleet) -> None:
     names = {device["name"] for device in pair.status()["devices"]}
     assert len(names) == 2
+    wait_for("both serve", lambda: serving(pair) == 2, timeout_s=60)
     victim = processes(pair, "agent.app")[0]
     os.kill(victim.pid, signal.SIGKILL)
     wait_for("the loss is seen", lambda: states(pair) != ["READY", "READY"], timeout_s=5)
