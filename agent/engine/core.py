@@ -45,6 +45,7 @@ class EngineCore:
         self._counters: Counter[str] = Counter()
         self._prefill_meter = SpeedMeter()
         self._decode_meter = SpeedMeter()
+        self._compute_s = 0.0
         # Mean time a request holds a slot, for Retry-After; starts with a guess.
         self._service_s = 2.0
         self._next_deadline_check_s = 0.0
@@ -80,6 +81,7 @@ class EngineCore:
             if self._scheduler.find(request.key) is not None:
                 raise invalid("request_id", "request_id: a request with this id is running")
             sequence = Sequence(request)
+            sequence.busy_before_s = self._compute_s
             position = self._scheduler.enqueue(sequence, self._retry_after_ms())
         except ShoalError as error:
             self._counters[f"requests_refused_{error.reason.name.lower()}"] += 1
@@ -128,7 +130,7 @@ class EngineCore:
         """How busy the engine is now."""
         now_s = self._clocks.monotonic()
         running, waiting = self._scheduler.running, self._scheduler.waiting
-        counters: dict[str, float] = dict(self._counters)
+        counters: dict[str, float] = {**self._counters, "compute_seconds": self._compute_s}
         if self._prefixes is not None:
             counters.update(self._prefixes.counters())
         return Load(
@@ -172,6 +174,8 @@ class EngineCore:
         now_s = self._clocks.monotonic()
         num_tokens = chunk.end - chunk.start
         sequence.num_computed = chunk.end
+        self._compute_s += now_s - began_s
+        sequence.compute_s += now_s - began_s
         self._prefill_meter.add(num_tokens, began_s, now_s)
         self._counters["prompt_tokens_computed"] += num_tokens
         if self._prefixes is not None:
@@ -188,9 +192,12 @@ class EngineCore:
         now_s = self._clocks.monotonic()
         self._decode_meter.add(len(sampled), began_s, now_s)
         self._counters["decode_steps"] += 1
+        self._compute_s += now_s - began_s
+        share_s = (now_s - began_s) / len(sampled)
         for sequence, token in zip(step.sequences, sampled, strict=True):
             sequence.num_computed += 1
             sequence.decode_steps += 1
+            sequence.compute_s += share_s
             sequence.batch_sum += len(sampled)
             self._take(sequence, token, now_s)
 
@@ -221,7 +228,7 @@ class EngineCore:
         if sequence.detokenizer.stopped:
             reason = FinishReason.STOP
         now_s = self._clocks.monotonic()
-        finished = sequence.finished(reason, now_s)
+        finished = sequence.finished(reason, now_s, self._compute_s)
         self._updates.append(
             Update(sequence.request.key, text=text, tokens=tokens, finished=finished)
         )

@@ -36,7 +36,11 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """Durations of one request at this engine, in ms; `mean_batch` in sequences."""
+    """Durations of one request at this engine, in ms; `mean_batch` in sequences.
+
+    `compute_ms`: its share of computing, its own prefills and each decode step / batch.
+    `busy_ms`: what the engine computed for anybody between its arrival and its end.
+    """
 
     queue_ms: float
     prefill_ms: float
@@ -45,6 +49,8 @@ class Timings:
     total_ms: float
     mean_batch: int
     kv_decision: str = ""
+    compute_ms: float = 0.0
+    busy_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ class Sequence:
         self.last_token_s: float | None = None
         self.decode_steps = 0
         self.batch_sum = 0
+        self.compute_s = 0.0
+        # What the engine had computed when the request came.
+        self.busy_before_s = 0.0
 
     @property
     def num_prompt(self) -> int:
@@ -62,17 +65,20 @@ class Sequence:
         self.last_token_s = now_s
         self.generated.append(sampled.token)
 
-    def finished(self, reason: FinishReason, now_s: float) -> Finished:
-        """The summary of a generation that ended at `now_s`."""
+    def finished(self, reason: FinishReason, now_s: float, busy_s: float = 0.0) -> Finished:
+        """The summary of a generation that ended at `now_s`.
+
+        `busy_s`: seconds that the engine has computed since its start.
+        """
         return Finished(
             reason=reason,
             prompt_tokens=self.num_prompt,
             completion_tokens=len(self.generated),
             cached_tokens_by_tier=self.cached_by_tier,
-            timings=self._timings(now_s),
+            timings=self._timings(now_s, busy_s),
         )
 
-    def _timings(self, now_s: float) -> Timings:
+    def _timings(self, now_s: float, busy_s: float) -> Timings:
         arrived = self.request.arrived_s
         started = self.started_s if self.started_s is not None else now_s
         first = self.first_token_s if self.first_token_s is not None else now_s
@@ -86,4 +92,6 @@ class Sequence:
             total_ms=(now_s - arrived) * 1e3,
             mean_batch=round(self.batch_sum / self.decode_steps) if self.decode_steps else 0,
             kv_decision=self.kv_decision,
+            compute_ms=self.compute_s * 1e3,
+            busy_ms=max(0.0, busy_s - self.busy_before_s) * 1e3,
         )

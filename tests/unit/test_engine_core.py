@@ -297,3 +297,22 @@ def test_any_sequence_of_events_keeps_slots_and_ends_each_request_once(events):
             tokens = [t.token for u in mine for t in u.tokens]
             assert tokens == list(range(len(tokens)))
             assert len(tokens) == mine[-1].finished.completion_tokens
+
+
+def test_computing_is_shared_by_the_sequences_of_a_step_and_adds_up():
+    core, _, _ = make_core(RecordingRunner())
+    for name in ("a", "b", "c"):
+        core.submit(request(name, max_tokens=10))
+    timings = {u.key.request_id: u.finished.timings for u in run(core) if u.finished}
+    total_ms = core.load().counters["compute_seconds"] * 1e3
+    assert sum(each.compute_ms for each in timings.values()) == pytest.approx(total_ms)
+    assert all(0 < each.compute_ms < each.busy_ms for each in timings.values())
+
+
+def test_a_request_alone_is_charged_all_that_the_engine_computed():
+    core, _, _ = make_core(RecordingRunner())
+    core.submit(request("before"))
+    run(core)
+    core.submit(request("a", prompt=300))
+    timings = run(core)[-1].finished.timings
+    assert timings.compute_ms == pytest.approx(timings.busy_ms)
