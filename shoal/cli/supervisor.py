@@ -1,7 +1,7 @@
 """The process behind `shoal up`: starts the fleet's parts in order and keeps them.
 
 Order: Redis (state and cache), orchestrator, agents (each enrols with a fresh join token, the same
-way as any device). Redis and agents are restarted with backoff; without its
+way as any device). Redis and agents that failed are restarted with backoff; without its
 orchestrator the fleet is nothing, so its death ends the rest and is reported.
 """
 
@@ -28,16 +28,11 @@ from shoal.cli.fleet_lock import FleetLock
 from shoal.cli.launches import UpOptions
 from shoal.cli.processes import ProcessId, end_processes, marked_processes
 from shoal.cli.progress import ProgressWriter
+from shoal.cli.restarting import FIRST_PAUSE_S, comes_back, next_pause_s
 from shoal.home import Home, default_home
 from shoal.logs import set_up_logs
 
-FIRST_BACKOFF_S, MAX_BACKOFF_S = 1.0, 30.0
-# A child that lived this long starts its backoff anew.
-STEADY_S = 60.0
 LEFTOVER_GRACE_S = 5.0
-# From here on an agent's exit code says that coming back is useless (agent.session.errors);
-# 10 alone, "unreachable", passes.
-FIRST_FINAL_EXIT_STATUS = 11
 # Identity unusable, revoked, unknown device: the answer to these is to enrol again.
 IDENTITY_REFUSED = frozenset({17, 20, 23})
 # Names of the progress line itself, which a child's stage cannot set.
@@ -179,18 +174,20 @@ class Supervisor:
         raise StartError(await child.describe_end())
 
     async def _keep(self, name: str, start: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Start the child again whenever it ends; with growing pauses when it ends at once."""
-        backoff_s = FIRST_BACKOFF_S
+        """Start the child again when it fails; with growing pauses when it ends at once."""
+        pause_s = FIRST_PAUSE_S
         while True:
             began = time.monotonic()
             status = await self._children[name].wait()
-            end = await self._children[name].describe_end()
-            log.error("child_ended", child=name, end=end)
-            if self._children[name].launch.part == "agent" and status >= FIRST_FINAL_EXIT_STATUS:
+            child = self._children[name]
+            if status == 0 and not comes_back(child.launch.part, status):
+                log.info("child_left", child=name)
                 return
-            steady = time.monotonic() - began > STEADY_S
-            backoff_s = FIRST_BACKOFF_S if steady else min(backoff_s * 2, MAX_BACKOFF_S)
-            await asyncio.sleep(backoff_s)
+            log.error("child_ended", child=name, end=await child.describe_end())
+            if not comes_back(child.launch.part, status):
+                return
+            pause_s = next_pause_s(pause_s, time.monotonic() - began)
+            await asyncio.sleep(pause_s)
             try:
                 await start()
             except (StartError, CliError) as failure:

@@ -84,3 +84,12 @@ def test_killed_agent_gets_no_request_and_comes_back_once(pair: Fleet) -> None:
     assert [code for code, _ in answers] == [200] * 6
     wait_for("it is back", lambda: states(pair) == ["READY", "READY"], timeout_s=40)
     assert {device["name"] for device in pair.status()["devices"]} == names
+
+
+def test_drained_agent_is_not_started_again(pair: Fleet) -> None:
+    wait_for("both are ready", lambda: states(pair) == ["READY", "READY"], timeout_s=60)
+    pair.shoal("devices", "drain", "local-2")
+    wait_for("it left", lambda: states(pair) == ["LEFT", "READY"], timeout_s=30)
+    log = pair.home / "logs" / "supervisor.log"
+    wait_for("its end is taken as meant", lambda: "child_left" in log.read_text(), timeout_s=10)
+    assert len(processes(pair, "agent.app")) == 1
