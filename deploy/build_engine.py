@@ -60,12 +60,22 @@ def cpu_model_features() -> frozenset[str]:
     return cpu_features(path.read_text()) if path.exists() else frozenset()
 
 
-def wheel_of(build: Build) -> Path:
-    """The cached wheel of `build`, built now when the cache lacks it."""
-    entry = cache_dir() / build.key(platform.machine(), abi())
-    for wheel in entry.glob("*.whl"):
+def cached_wheel(build: Build, caches: tuple[Path, ...] = ()) -> Path | None:
+    """The wheel of `build` in the user's cache or in one of `caches`, which are only read."""
+    key = build.key(platform.machine(), abi())
+    for cache in (cache_dir(), *caches):
+        for wheel in (cache / key).glob("*.whl"):
+            return wheel
+    return None
+
+
+def wheel_of(build: Build, caches: tuple[Path, ...] = ()) -> Path:
+    """The cached wheel of `build`, built now when no cache has it."""
+    wheel = cached_wheel(build, caches)
+    if wheel is not None:
         print(f"engine: using the cached {build.name} build")
         return wheel
+    entry = cache_dir() / build.key(platform.machine(), abi())
     if not shutil.which("gcc") and not shutil.which("cc"):
         raise EngineBuildError("No C compiler found. Debian: apt install gcc g++")
     return _compile(build, entry)
@@ -126,9 +136,9 @@ def install(wheel: Path) -> None:
     )
 
 
-def crash_of_proof() -> str | None:
-    """Decode in a child process; None when it worked, else what happened."""
-    command = [sys.executable, "-m", "agent.llama.probe"]
+def crash_of_proof(model: str = "") -> str | None:
+    """Decode `model` (empty: the default one) in a child; None when it worked, else what happened."""
+    command = [sys.executable, "-m", "agent.llama.probe", *([model] if model else [])]
     try:
         proof = subprocess.run(
             command, check=False, timeout=PROOF_LIMIT_S, capture_output=True, text=True
@@ -156,15 +166,28 @@ def is_installed(key: str) -> bool:
     return bool(present and record.get("key") == key)
 
 
-def set_up(builds: tuple[Build, ...], *, force: bool) -> None:
-    """Install and prove the first build that works; raises EngineBuildError when none does."""
+def print_plan(builds: tuple[Build, ...], caches: tuple[Path, ...]) -> None:
+    """Print a line for each build, best first: its key, and whether it must be compiled."""
+    for build in builds:
+        state = "cached" if cached_wheel(build, caches) else "compile"
+        print(build.key(platform.machine(), abi()), state)
+
+
+def set_up(
+    builds: tuple[Build, ...], *, force: bool, caches: tuple[Path, ...] = (), model: str = ""
+) -> None:
+    """Install and prove the first build that works; raises EngineBuildError when none does.
+
+    `caches` are folders to look for wheels in beside the user's own; `model` is the
+    file to decode for the proof.
+    """
     keys = [build.key(platform.machine(), abi()) for build in builds]
     if not force and any(is_installed(key) for key in keys):
         return
     for build, key in zip(builds, keys, strict=True):
         RECORD.unlink(missing_ok=True)
-        install(wheel_of(build))
-        crash = crash_of_proof()
+        install(wheel_of(build, caches))
+        crash = crash_of_proof(model)
         if crash is None:
             record = {"key": key, "build": build.name, "cmake_args": build.cmake_args}
             RECORD.write_text(json.dumps(record | {"version": VERSION}) + "\n")
@@ -178,6 +201,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--cmake-args", default="", help="flags to build with instead of ours")
     parser.add_argument("--force", action="store_true", help="install and prove again")
+    parser.add_argument("--plan", action="store_true", help="say what would be done, do nothing")
+    parser.add_argument("--model", default="", help="GGUF file to prove the build with")
+    parser.add_argument(
+        "--wheels",
+        action="append",
+        default=[],
+        type=Path,
+        help="folder to look for built wheels in, too; repeatable",
+    )
     options = parser.parse_args()
     given = tuple(shlex.split(options.cmake_args))
     builds = (
@@ -185,8 +217,12 @@ def main() -> int:
         if given
         else wanted_builds(platform.machine(), cpu_model_features())
     )
+    caches = tuple(options.wheels)
+    if options.plan:
+        print_plan(builds, caches)
+        return 0
     try:
-        set_up(builds, force=options.force)
+        set_up(builds, force=options.force, caches=caches, model=options.model)
     except EngineBuildError as failure:
         print(f"engine: {failure}", file=sys.stderr)
         return 1

@@ -72,13 +72,13 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Building and installing only recorded; the order of what is tried is under test."""
     done: list[str] = []
     monkeypatch.setattr(build_engine, "RECORD", tmp_path / "record.json")
-    monkeypatch.setattr(build_engine, "wheel_of", lambda build: Path(build.name))
+    monkeypatch.setattr(build_engine, "wheel_of", lambda build, _caches: Path(build.name))
     monkeypatch.setattr(build_engine, "install", lambda wheel: done.append(wheel.name))
     return done
 
 
 def crash_of(*names: str, steps: list[str]) -> Any:
-    return lambda: "killed by SIGSEGV" if steps[-1] in names else None
+    return lambda _model: "killed by SIGSEGV" if steps[-1] in names else None
 
 
 def test_crashing_build_falls_back_to_the_next(
@@ -105,6 +105,21 @@ def test_proven_build_is_not_installed_again(
     monkeypatch.setattr(build_engine, "is_installed", lambda _key: True)
     build_engine.set_up(builds("x86_64", AVX2), force=False)
     assert steps == []
+
+
+def test_wheel_of_another_cache_is_used_and_the_plan_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build_engine, "cache_dir", lambda: tmp_path / "own")
+    build = Build("portable", ("-DGGML_NATIVE=OFF",))
+    key = build.key(build_engine.platform.machine(), build_engine.abi())
+    build_engine.print_plan((build,), (tmp_path / "other",))
+    wheel = tmp_path / "other" / key / "engine.whl"
+    wheel.parent.mkdir(parents=True)
+    wheel.touch()
+    build_engine.print_plan((build,), (tmp_path / "other",))
+    assert capsys.readouterr().out.splitlines() == [f"{key} compile", f"{key} cached"]
+    assert build_engine.wheel_of(build, (tmp_path / "other",)) == wheel
 
 
 def test_makefile_and_flags_agree_on_the_remedy() -> None:
