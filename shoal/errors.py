@@ -32,6 +32,7 @@ class Reason(StrEnum):
     DRAINING = "draining"
     SLO_UNREACHABLE = "slo_unreachable"
     INTERNAL = "internal_error"
+    BUDGET_EXCEEDED = "budget_exceeded"
 
 
 # reason -> (wire value, gRPC status, HTTP status, OpenAI error type)
@@ -51,6 +52,8 @@ _TABLE: dict[Reason, tuple[int, grpc.StatusCode, int, str]] = {
     Reason.DRAINING: (13, grpc.StatusCode.UNAVAILABLE, 503, "server_error"),
     Reason.SLO_UNREACHABLE: (14, grpc.StatusCode.FAILED_PRECONDITION, 503, "server_error"),
     Reason.INTERNAL: (15, grpc.StatusCode.INTERNAL, 500, "server_error"),
+    # 402 rather than 429: clients retry a 429 by themselves, and no retry brings money.
+    Reason.BUDGET_EXCEEDED: (16, grpc.StatusCode.RESOURCE_EXHAUSTED, 402, "insufficient_quota"),
 }
 _BY_WIRE = {row[0]: reason for reason, row in _TABLE.items()}
 

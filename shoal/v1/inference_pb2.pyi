@@ -39,6 +39,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_DRAINING: _ClassVar[FailureReason]
     FAILURE_REASON_SLO_UNREACHABLE: _ClassVar[FailureReason]
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
+    FAILURE_REASON_BUDGET_EXCEEDED: _ClassVar[FailureReason]
 PRIVACY_UNSPECIFIED: Privacy
 PRIVACY_ANY: Privacy
 PRIVACY_LOCAL_PREFERRED: Privacy
@@ -63,6 +64,7 @@ FAILURE_REASON_UPSTREAM: FailureReason
 FAILURE_REASON_DRAINING: FailureReason
 FAILURE_REASON_SLO_UNREACHABLE: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
+FAILURE_REASON_BUDGET_EXCEEDED: FailureReason
 
 class InferenceCommand(_message.Message):
     __slots__ = ("submit", "cancel")
