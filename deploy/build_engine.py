@@ -137,7 +137,7 @@ def install(wheel: Path) -> None:
 
 
 def crash_of_proof(model: str = "") -> str | None:
-    """Decode `model` (empty: the default one) in a child; None when it worked, else what happened."""
+    """Decode `model` (empty: the default) in a child; None when it worked, else what happened."""
     command = [sys.executable, "-m", "agent.llama.probe", *([model] if model else [])]
     try:
         proof = subprocess.run(
