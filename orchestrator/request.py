@@ -22,6 +22,18 @@ class Objective(StrEnum):
     ENERGY = "energy"
 
 
+class SloMiss(StrEnum):
+    """What becomes of a request whose objective no device is predicted to meet.
+
+    UNSTATED: the best device serves it, but it does not wait past its TTFT for one that
+    has room. BEST_EFFORT: it waits for that too. REFUSE: it is refused either way.
+    """
+
+    UNSTATED = "unstated"
+    BEST_EFFORT = "best_effort"
+    REFUSE = "refuse"
+
+
 @dataclass(frozen=True, slots=True)
 class Slo:
     """Latency objective in ms; None: not stated."""
@@ -53,3 +65,8 @@ class RouteRequest:
     deadline_unix_ms: int = 0
     # Prefix hashes over the prompt's text, coarse to fine, for affinity.
     prefix_hints: tuple[int, ...] = ()
+    on_slo_miss: SloMiss = SloMiss.UNSTATED
+    # The tenant's share against others' when requests have to wait.
+    tenant_weight: float = 1.0
+    # Whether it may wait in the hub for a device with room, or is better refused at once.
+    may_wait: bool = True

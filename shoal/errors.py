@@ -7,6 +7,7 @@ edges translate it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import grpc
@@ -33,6 +34,7 @@ class Reason(StrEnum):
     SLO_UNREACHABLE = "slo_unreachable"
     INTERNAL = "internal_error"
     BUDGET_EXCEEDED = "budget_exceeded"
+    RATE_LIMITED = "rate_limit_exceeded"
 
 
 # reason -> (wire value, gRPC status, HTTP status, OpenAI error type)
@@ -54,6 +56,7 @@ _TABLE: dict[Reason, tuple[int, grpc.StatusCode, int, str]] = {
     Reason.INTERNAL: (15, grpc.StatusCode.INTERNAL, 500, "server_error"),
     # 402 rather than 429: clients retry a 429 by themselves, and no retry brings money.
     Reason.BUDGET_EXCEEDED: (16, grpc.StatusCode.RESOURCE_EXHAUSTED, 402, "insufficient_quota"),
+    Reason.RATE_LIMITED: (17, grpc.StatusCode.RESOURCE_EXHAUSTED, 429, "rate_limit_error"),
 }
 _BY_WIRE = {row[0]: reason for reason, row in _TABLE.items()}
 
@@ -63,17 +66,32 @@ RETRYABLE_ELSEWHERE = frozenset(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """The times that a refused request would have met; TPOT None: not predicted."""
+
+    ttft_ms: float
+    tpot_ms: float | None = None
+
+
 class ShoalError(Exception):
     """A failure with a public message that names the parameter and the remedy."""
 
     def __init__(
-        self, reason: Reason, message: str, *, param: str = "", retry_after_ms: int = 0
+        self,
+        reason: Reason,
+        message: str,
+        *,
+        param: str = "",
+        retry_after_ms: int = 0,
+        foreseen: Foreseen | None = None,
     ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.param = param
         self.retry_after_ms = retry_after_ms
+        self.foreseen = foreseen
 
     @property
     def http_status(self) -> int:
@@ -92,21 +110,30 @@ class ShoalError(Exception):
 
     def to_wire(self) -> pb.Failed:
         """The failure as the terminal update of a sequence."""
+        foreseen = self.foreseen
         return pb.Failed(
             reason=_TABLE[self.reason][0],  # type: ignore[arg-type]  # stubs want the enum's class
             message=self.message,
             param=self.param,
             retry_after_ms=self.retry_after_ms,
+            predicted_ttft_ms=None if foreseen is None else foreseen.ttft_ms,
+            predicted_tpot_ms=None if foreseen is None else foreseen.tpot_ms,
         )
 
     @classmethod
     def from_wire(cls, failed: pb.Failed) -> ShoalError:
         """The failure a peer reported; an unknown reason of a newer peer counts as internal."""
+        foreseen = None
+        if failed.HasField("predicted_ttft_ms"):
+            has_tpot = failed.HasField("predicted_tpot_ms")
+            tpot_ms = failed.predicted_tpot_ms if has_tpot else None
+            foreseen = Foreseen(failed.predicted_ttft_ms, tpot_ms)
         return cls(
             _BY_WIRE.get(failed.reason, Reason.INTERNAL),
             failed.message,
             param=failed.param,
             retry_after_ms=failed.retry_after_ms,
+            foreseen=foreseen,
         )
 
 

@@ -21,6 +21,12 @@ class Objective(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     OBJECTIVE_EDP: _ClassVar[Objective]
     OBJECTIVE_ENERGY: _ClassVar[Objective]
 
+class SloMiss(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SLO_MISS_UNSPECIFIED: _ClassVar[SloMiss]
+    SLO_MISS_BEST_EFFORT: _ClassVar[SloMiss]
+    SLO_MISS_REFUSE: _ClassVar[SloMiss]
+
 class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     FAILURE_REASON_UNSPECIFIED: _ClassVar[FailureReason]
@@ -40,6 +46,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_SLO_UNREACHABLE: _ClassVar[FailureReason]
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
     FAILURE_REASON_BUDGET_EXCEEDED: _ClassVar[FailureReason]
+    FAILURE_REASON_RATE_LIMITED: _ClassVar[FailureReason]
 PRIVACY_UNSPECIFIED: Privacy
 PRIVACY_ANY: Privacy
 PRIVACY_LOCAL_PREFERRED: Privacy
@@ -48,6 +55,9 @@ OBJECTIVE_UNSPECIFIED: Objective
 OBJECTIVE_LATENCY: Objective
 OBJECTIVE_EDP: Objective
 OBJECTIVE_ENERGY: Objective
+SLO_MISS_UNSPECIFIED: SloMiss
+SLO_MISS_BEST_EFFORT: SloMiss
+SLO_MISS_REFUSE: SloMiss
 FAILURE_REASON_UNSPECIFIED: FailureReason
 FAILURE_REASON_INVALID_ARGUMENT: FailureReason
 FAILURE_REASON_CONTEXT_OVERFLOW: FailureReason
@@ -65,6 +75,7 @@ FAILURE_REASON_DRAINING: FailureReason
 FAILURE_REASON_SLO_UNREACHABLE: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
 FAILURE_REASON_BUDGET_EXCEEDED: FailureReason
+FAILURE_REASON_RATE_LIMITED: FailureReason
 
 class InferenceCommand(_message.Message):
     __slots__ = ("submit", "cancel")
@@ -81,7 +92,7 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt")
+    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt", "tenant_weight")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +108,7 @@ class GenerateRequest(_message.Message):
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
     USER_FIELD_NUMBER: _ClassVar[int]
     TENANT_SALT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     tenant: str
@@ -112,7 +124,8 @@ class GenerateRequest(_message.Message):
     ignore_eos: bool
     user: str
     tenant_salt: bytes
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ...) -> None: ...
+    tenant_weight: float
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ..., tenant_weight: _Optional[float] = ...) -> None: ...
 
 class ChatPrompt(_message.Message):
     __slots__ = ("messages", "tools_json")
@@ -168,7 +181,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repeat_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class RoutingHints(_message.Message):
-    __slots__ = ("ttft_ms", "tpot_ms", "privacy", "device_class", "device", "priority", "objective")
+    __slots__ = ("ttft_ms", "tpot_ms", "privacy", "device_class", "device", "priority", "objective", "on_slo_miss", "no_waiting")
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
@@ -176,6 +189,8 @@ class RoutingHints(_message.Message):
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    ON_SLO_MISS_FIELD_NUMBER: _ClassVar[int]
+    NO_WAITING_FIELD_NUMBER: _ClassVar[int]
     ttft_ms: float
     tpot_ms: float
     privacy: Privacy
@@ -183,7 +198,9 @@ class RoutingHints(_message.Message):
     device: str
     priority: int
     objective: Objective
-    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., privacy: _Optional[_Union[Privacy, str]] = ..., device_class: _Optional[str] = ..., device: _Optional[str] = ..., priority: _Optional[int] = ..., objective: _Optional[_Union[Objective, str]] = ...) -> None: ...
+    on_slo_miss: SloMiss
+    no_waiting: bool
+    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., privacy: _Optional[_Union[Privacy, str]] = ..., device_class: _Optional[str] = ..., device: _Optional[str] = ..., priority: _Optional[int] = ..., objective: _Optional[_Union[Objective, str]] = ..., on_slo_miss: _Optional[_Union[SloMiss, str]] = ..., no_waiting: _Optional[bool] = ...) -> None: ...
 
 class InferenceFrame(_message.Message):
     __slots__ = ("updates", "load")
@@ -210,7 +227,7 @@ class SequenceUpdate(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
 
 class Placed(_message.Message):
-    __slots__ = ("device_id", "device_name", "device_class", "predicted_ttft_ms", "predicted_tpot_ms", "predicted_j", "reason", "attempt", "emulated")
+    __slots__ = ("device_id", "device_name", "device_class", "predicted_ttft_ms", "predicted_tpot_ms", "predicted_j", "reason", "attempt", "emulated", "queue_ms")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NAME_FIELD_NUMBER: _ClassVar[int]
     DEVICE_CLASS_FIELD_NUMBER: _ClassVar[int]
@@ -220,6 +237,7 @@ class Placed(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     EMULATED_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     device_name: str
     device_class: str
@@ -229,7 +247,8 @@ class Placed(_message.Message):
     reason: str
     attempt: int
     emulated: bool
-    def __init__(self, device_id: _Optional[str] = ..., device_name: _Optional[str] = ..., device_class: _Optional[str] = ..., predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., predicted_j: _Optional[float] = ..., reason: _Optional[str] = ..., attempt: _Optional[int] = ..., emulated: _Optional[bool] = ...) -> None: ...
+    queue_ms: float
+    def __init__(self, device_id: _Optional[str] = ..., device_name: _Optional[str] = ..., device_class: _Optional[str] = ..., predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ..., predicted_j: _Optional[float] = ..., reason: _Optional[str] = ..., attempt: _Optional[int] = ..., emulated: _Optional[bool] = ..., queue_ms: _Optional[float] = ...) -> None: ...
 
 class Admitted(_message.Message):
     __slots__ = ("prompt_tokens", "queue_position")
@@ -325,16 +344,20 @@ class Timings(_message.Message):
     def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., mean_batch: _Optional[int] = ..., joules: _Optional[float] = ..., joules_estimated: _Optional[bool] = ..., kv_decision: _Optional[str] = ..., compute_ms: _Optional[float] = ..., busy_ms: _Optional[float] = ...) -> None: ...
 
 class Failed(_message.Message):
-    __slots__ = ("reason", "message", "param", "retry_after_ms")
+    __slots__ = ("reason", "message", "param", "retry_after_ms", "predicted_ttft_ms", "predicted_tpot_ms")
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     PARAM_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     reason: FailureReason
     message: str
     param: str
     retry_after_ms: int
-    def __init__(self, reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
+    predicted_ttft_ms: float
+    predicted_tpot_ms: float
+    def __init__(self, reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
     __slots__ = ("model", "running", "waiting", "waiting_prefill_tokens", "slots", "kv_used_tokens", "kv_capacity_tokens", "recent_prefill_tokens_per_s", "recent_decode_tokens_per_s", "host_kv_bytes", "disk_kv_bytes", "counters")
