@@ -84,18 +84,6 @@ def _new_ports() -> FleetPorts:
     raise OSError(f"no {size} free ports in a row between {_FIRST_PORT} and {_LAST_PORT}")
 
 
-def portport_is_free(port: int) -> bool:
-    """Whether this machine's loopback port can be bound now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers bind: a port whose last connections linger in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
 def port_is_free(port: int) -> bool:
     """Whether this machine's loopback port can be bound now."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -121,6 +109,10 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
     """The variables; names from `ray.serve._private.constants` of Ray 2.60."""
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Despite its name: off, Ray takes 127.0.0.1 as this node's address, so that its
+        # processes listen there. On, it replaces any loopback address by the machine's own
+        # and they listen on every interface, where whoever connects can run code.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
         # Nobody scrapes Ray's own metrics here, and collecting them costs idle CPU.
         "RAY_enable_metrics_collection": "0",
         # Ray kills workers when the machine's memory is nearly full, which a machine that

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ray import serve
 from ray.serve import Application
+from ray.serve._private import replica
 from ray.serve.config import ProxyLocation
 from ray.serve.schema import LoggingConfig
 from starlette.applications import Starlette
@@ -36,6 +39,8 @@ def run_gateway(config: GatewayConfig, num_replicas: int = 1) -> None:
 
 def _application(config: GatewayConfig, num_replicas: int) -> Application:
     def build() -> Starlette:
+        # Runs in the replica, before Serve opens the replica's own port.
+        keep_replica_port_on_loopback()
         set_up_logs("gateway")
         return build_gateway(config).app
 
@@ -56,6 +61,20 @@ def _application(config: GatewayConfig, num_replicas: int) -> Application:
 
     application: Application = Gateway.bind()  # type: ignore[attr-defined]
     return application
+
+
+def keep_replica_port_on_loopback() -> None:
+    """Bind this replica's port for calls between deployments to loopback only.
+
+    Serve binds it to every interface, has no setting for it, and unpickles what arrives
+    there. Nothing here calls it.
+    """
+    bind: Callable[[object, str], int] = replica.add_port_to_grpc_server  # type: ignore[attr-defined]
+
+    def bind_loopback(server: object, address: str) -> int:
+        return bind(server, address.replace("[::]", "127.0.0.1"))
+
+    replica.add_port_to_grpc_server = bind_loopback  # type: ignore[attr-defined]
 
 
 def _quiet() -> LoggingConfig:
