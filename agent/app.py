@@ -21,6 +21,7 @@ import structlog
 
 from agent.hardware.bandwidth import measure_bandwidth_gb_s
 from agent.hardware.memory import read_memory
+from agent.hardware.meters import find_meters
 from agent.hardware.report import Capabilities, detect
 from agent.rpc import convert
 from agent.rpc.device import Device, DeviceParts
@@ -69,6 +70,7 @@ async def _run(
     structlog.contextvars.bind_contextvars(device_id=identity.device_id)
     sockets_dir = _make_sockets_dir(config)
     capabilities = await asyncio.to_thread(_capabilities, config)
+    meters, _ = find_meters(Path("/"), gpus=capabilities.detected_class == "gpu")
     device = Device(
         DeviceParts(
             membership=Membership(identity, store, config.join_url),
@@ -76,6 +78,7 @@ async def _run(
             engines=_engine_settings(config, sockets_dir, command),
             backoff=Backoff(random.Random()),  # noqa: S311 - jitter is no secret
             stages=stages,
+            meters=meters,
         )
     )
     loop = asyncio.get_running_loop()
@@ -116,7 +119,7 @@ async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stag
 
 def _capabilities(config: AgentConfig) -> Capabilities:
     """Detect and measure; about 0.3 s for the memory bandwidth."""
-    detected = detect(declared_class=config.device_class)
+    detected = detect(declared_class=config.device_class, declared_tdp_w=config.tdp_w)
     return dataclasses.replace(
         detected,
         memory_bandwidth_gb_s=measure_bandwidth_gb_s(

@@ -7,16 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.hardware.cpu import read_cpu_times
-from agent.hardware.files import read_int
+from agent.hardware.energy import Meters
 from agent.hardware.memory import read_memory, read_process_memory, read_swapped_pages
-from agent.hardware.power import (
-    find_meters,
-    find_power_sensors,
-    pi_conditions,
-    read_battery_w,
-    read_temperature_c,
-    read_throttle_count,
-)
+from agent.hardware.power import pi_conditions, read_temperature_c, read_throttle_count
 
 # Below this share of memory the kernel starts to reclaim what engines have mapped.
 _MEMORY_SHORT_SHARE = 0.05
@@ -41,15 +34,14 @@ class LoadSample:
 class LoadSampler:
     """Remembers the last counters; sampling reads a dozen small files."""
 
-    def __init__(self, root: Path = Path("/"), *, now: float) -> None:
+    def __init__(self, root: Path = Path("/"), *, now: float, meters: Meters | None = None) -> None:
+        """`meters`: shared with who charges requests, since reading advances them."""
         self._root = root
-        self._meters, _ = find_meters(root)
-        self._sensors = find_power_sensors(root)
+        self._meters = Meters() if meters is None else meters
         self._cpu_times = read_cpu_times(root)
         self._swapped = read_swapped_pages(root)
         self._throttled = read_throttle_count(root)
-        self._energy_uj = [read_int(meter.path) for meter in self._meters]
-        self._sampled_at = now
+        self._energy = self._meters.read(now)
 
     def sample(self, pids: Iterable[int], now: float) -> LoadSample:
         """Figures since the last sample; `pids` are the agent's own processes."""
@@ -100,21 +92,7 @@ class LoadSampler:
         return conditions
 
     def _power_w(self, now: float) -> float | None:
-        """The widest meter there is: board input, discharging battery, CPU packages."""
-        elapsed_s, self._sampled_at = now - self._sampled_at, now
-        before, self._energy_uj = self._energy_uj, [read_int(m.path) for m in self._meters]
-        for volt_file, ampere_file in self._sensors.values():
-            millivolts, milliamperes = read_int(volt_file), read_int(ampere_file)
-            if millivolts is not None and milliamperes is not None:
-                return millivolts * milliamperes / 1e6
-        battery_w = read_battery_w(self._root)
-        if battery_w is not None:
-            return battery_w
-        if not self._meters or elapsed_s <= 0:
-            return None
-        joules = 0.0
-        for meter, old, new in zip(self._meters, before, self._energy_uj, strict=True):
-            if old is None or new is None:
-                return None
-            joules += meter.joules_between(old, new)
-        return joules / elapsed_s
+        """Mean since the last sample, by the widest meter there is."""
+        before, self._energy = self._energy, self._meters.read(now)
+        drawn = self._meters.between(before, self._energy)
+        return None if drawn is None else drawn.joules / drawn.seconds

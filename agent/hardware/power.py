@@ -1,4 +1,4 @@
-"""Power source, energy meters, temperature and throttling."""
+"""Power source, estimated power, temperature and throttling."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.hardware.files import list_dir, read_int, read_text
+from agent.hardware.meters import read_package_limit_w
 
-# Thermal design power by class, W: the representative devices of the article that
-# the project is built on (Core i5-12400, Cortex-A78AE, Jetson Orin Nano, RaiderChip).
-# An estimate for a device of the class, never a measurement of this one.
+# Power under load by class, W: thermal design power of the representative devices of the
+# article that the project is built on (Core i5-12400, Cortex-A78AE, Jetson Orin Nano,
+# RaiderChip). Its tokens/J are tokens/s over just these, so a busy device is taken to draw
+# all of it. An estimate for a device of the class, never a measurement of this one.
 CLASS_TDP_W = {"x86_cpu": 75.0, "arm_cpu": 10.0, "gpu": 20.0, "npu": 24.0}
 
 # Raspberry Pi firmware's get_throttled bits for the present moment.
@@ -18,17 +20,31 @@ _PI_CAPPED = 1 << 1 | 1 << 2 | 1 << 3
 
 
 @dataclass(frozen=True, slots=True)
-class EnergyMeter:
-    """A RAPL counter: microjoules that wrap to 0 after `max_uj`."""
+class EstimatedPower:
+    """What a device draws while it computes, W, and where the figure is from."""
 
-    name: str
-    path: Path
-    max_uj: int
+    watts: float
+    source: str
 
-    def joules_between(self, before_uj: int, after_uj: int) -> float:
-        """Energy between two readings less than one wrap apart."""
-        delta = after_uj - before_uj
-        return (delta if delta >= 0 else delta + self.max_uj) / 1e6
+
+def estimate_power(
+    root: Path, device_class: str, *, emulated: bool, declared_w: float | None
+) -> EstimatedPower | None:
+    """The owner's figure, else an x86 CPU's own long-term limit, else the class's TDP.
+
+    An emulated device gets its class's: the hardware's would not be that of the class.
+    None for a class that is not known. See docs/energy.md for the table.
+    """
+    if declared_w is not None:
+        return EstimatedPower(declared_w, "declared")
+    if device_class == "x86_cpu" and not emulated:
+        limit_w = read_package_limit_w(root)
+        if limit_w is not None:
+            return EstimatedPower(limit_w, "the CPU's long-term power limit")
+    class_w = CLASS_TDP_W.get(device_class)
+    if class_w is None:
+        return None
+    return EstimatedPower(class_w, f"the reference of class {device_class}")
 
 
 def power_source(root: Path) -> str:
@@ -44,64 +60,6 @@ def power_source(root: Path) -> str:
     if online:
         return "mains"
     return "battery" if battery else ""
-
-
-def find_meters(root: Path) -> tuple[list[EnergyMeter], list[str]]:
-    """Readable package counters, and notes on what is there and cannot be read.
-
-    Packages only: core, uncore and dram zones are parts of them or overlap.
-    """
-    meters: list[EnergyMeter] = []
-    notes: list[str] = []
-    for zone in list_dir(root / "sys/class/powercap"):
-        name = read_text(zone / "name") or ""
-        if not name.startswith("package"):
-            continue
-        if read_int(zone / "energy_uj") is None:
-            notes.append(f"rapl:{name} exists and cannot be read by this user")
-            continue
-        meters.append(
-            EnergyMeter(
-                f"rapl:{name}",
-                zone / "energy_uj",
-                read_int(zone / "max_energy_range_uj") or 2**32,
-            )
-        )
-    return meters, notes
-
-
-def find_power_sensors(root: Path) -> dict[str, tuple[Path, Path]]:
-    """Board power monitors: name -> (millivolt file, milliampere file).
-
-    Jetson boards name the INA3221 channel of the whole board's input VDD_IN.
-    """
-    found: dict[str, tuple[Path, Path]] = {}
-    for chip in list_dir(root / "sys/class/hwmon"):
-        if read_text(chip / "name") != "ina3221":
-            continue
-        for channel in (1, 2, 3):
-            label = read_text(chip / f"in{channel}_label")
-            if label in ("VDD_IN", "POM_5V_IN"):
-                found[f"ina3221:{label}"] = (
-                    chip / f"in{channel}_input",
-                    chip / f"curr{channel}_input",
-                )
-    return found
-
-
-def read_battery_w(root: Path) -> float | None:
-    """What a discharging battery delivers, W: the whole device's draw; None otherwise."""
-    for supply in list_dir(root / "sys/class/power_supply"):
-        if read_text(supply / "type") != "Battery" or read_text(supply / "status") != "Discharging":
-            continue
-        power_uw = read_int(supply / "power_now")
-        if power_uw is not None:
-            return abs(power_uw) / 1e6
-        current_ua = read_int(supply / "current_now")
-        voltage_uv = read_int(supply / "voltage_now")
-        if current_ua is not None and voltage_uv is not None:
-            return abs(current_ua) * voltage_uv / 1e12
-    return None
 
 
 def read_temperature_c(root: Path) -> float | None:

@@ -12,7 +12,8 @@ from agent.hardware.accelerators import Accelerator, detect_accelerators
 from agent.hardware.cpu import detect_cpu
 from agent.hardware.files import read_text
 from agent.hardware.memory import read_memory
-from agent.hardware.power import CLASS_TDP_W, find_meters, find_power_sensors, power_source
+from agent.hardware.meters import find_meters
+from agent.hardware.power import CLASS_TDP_W, estimate_power, power_source
 
 DEVICE_CLASSES = tuple(CLASS_TDP_W)
 
@@ -45,19 +46,25 @@ class Capabilities:
 
 
 def detect(
-    root: Path = Path("/"), *, declared_class: str = "", architecture: str = ""
+    root: Path = Path("/"),
+    *,
+    declared_class: str = "",
+    declared_tdp_w: float | None = None,
+    architecture: str = "",
 ) -> Capabilities:
     """Read the device under `root`; `declared_class` overrides the class, not the hardware.
+
+    `declared_tdp_w`: what the owner says that the device draws under load.
 
     An accelerator makes the device's class only when an engine serves it.
     """
     cpu = detect_cpu(root, architecture)
     memory = read_memory(root)
     accelerators, notes = detect_accelerators(root, memory.total_bytes)
-    meters, meter_notes = find_meters(root)
-    notes = [*notes, *meter_notes]
     served = [a.kind for a in accelerators if a.served_by]
     detected_class = served[0] if served else cpu.device_class
+    meters, meter_notes = find_meters(root, gpus=detected_class == "gpu")
+    notes += meter_notes
     if not detected_class:
         notes.append(f"architecture {cpu.architecture} is of no known class")
     notes += [
@@ -66,11 +73,13 @@ def detect(
         if not a.served_by
     ]
     device_class = declared_class or detected_class
-    tdp_w = CLASS_TDP_W.get(device_class)
+    power = estimate_power(
+        root, device_class, emulated=device_class != detected_class, declared_w=declared_tdp_w
+    )
     labels = {"board": board} if (board := read_text(root / "proc/device-tree/model")) else {}
-    if tdp_w is not None:
-        labels["tdp"] = "estimated"
-        notes.append(f"tdp_w is the reference of class {device_class}, estimated")
+    if power is not None:
+        labels["tdp"] = "declared" if declared_tdp_w is not None else "estimated"
+        notes.append(f"tdp_w is {power.source}, {labels['tdp']}")
     return Capabilities(
         hostname=socket.gethostname(),
         device_class=device_class,
@@ -82,8 +91,8 @@ def detect(
         cpu_features=cpu.features,
         memory_bytes=memory.total_bytes,
         power_source=power_source(root),
-        power_meters=(*(meter.name for meter in meters), *find_power_sensors(root)),
-        tdp_w=tdp_w,
+        power_meters=meters.names,
+        tdp_w=None if power is None else power.watts,
         accelerators=tuple(accelerators),
         labels=labels,
         notes=tuple(notes),

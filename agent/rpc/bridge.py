@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from agent.rpc.charging import Charging
 from agent.session.requests import RequestLedger
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import engine_pb2
@@ -30,10 +31,12 @@ class Bridge:
         ledger: RequestLedger,
         find_engine: Callable[[str], Engine | None],
         send_frame: Callable[[pb.InferenceFrame], None],
+        charging: Charging,
     ) -> None:
         self._ledger = ledger
         self._find_engine = find_engine
         self._send_frame = send_frame
+        self._charging = charging
 
     def take_command(self, command: pb.InferenceCommand) -> None:
         """Carry out the hub's command; a refusal goes back as `failed`.
@@ -53,28 +56,28 @@ class Bridge:
 
     def take_frame(self, frame: pb.InferenceFrame) -> None:
         """Forward one engine step; updates that have no reader are left out."""
-        orphans = False
-        ended = []
-        for update in frame.updates:
-            if update.request_id not in self._ledger:
-                orphans = True
-            elif update.HasField("finished") or update.HasField("failed"):
-                ended.append(update.request_id)
-        if orphans:
+        if any(update.request_id not in self._ledger for update in frame.updates):
             frame = self._without_orphans(frame)
-        for request_id in ended:
-            self._ledger.close(request_id)
+        for update in frame.updates:
+            if update.HasField("finished") or update.HasField("failed"):
+                self._end(update)
+        if frame.HasField("load"):
+            self._charging.engine_load(frame.load)
         if frame.updates or frame.HasField("load"):
             self._send_frame(frame)
 
     def fail_model(self, model: str, message: str) -> None:
         """Fail what ran in an engine that is gone."""
         error = ShoalError(Reason.ENGINE_CRASHED, message)
-        self._fail(self._ledger.close_model(model), error)
+        lost = self._ledger.close_model(model)
+        self._charging.dropped(lost)
+        self._fail(lost, error)
 
     def cancel_all(self) -> None:
         """Stop everything that runs; nobody waits for it any more."""
-        for request_id, model in self._ledger.close_all().items():
+        running = self._ledger.close_all()
+        self._charging.dropped(running)
+        for request_id, model in running.items():
             engine = self._find_engine(model)
             if engine is not None:
                 cancel = pb.CancelRequest(request_id=request_id)
@@ -90,15 +93,26 @@ class Bridge:
                 param="model",
             )
         self._ledger.open(request.request_id, request.model)
+        self._charging.begun(request.request_id)
         if not engine.send(command):
             self._ledger.close(request.request_id)
+            self._charging.dropped((request.request_id,))
             raise _unavailable(engine.report)
 
     def _cancel(self, command: pb.InferenceCommand) -> None:
         model = self._ledger.close(command.cancel.request_id)
+        self._charging.dropped((command.cancel.request_id,))
         engine = None if model is None else self._find_engine(model)
         if engine is not None:
             engine.send(command)
+
+    def _end(self, update: pb.SequenceUpdate) -> None:
+        """The request is over; a finished one gets its joules before it goes up."""
+        model = self._ledger.close(update.request_id)
+        if model is not None and update.HasField("finished"):
+            self._charging.finished(update.request_id, model, update.finished)
+        else:
+            self._charging.dropped((update.request_id,))
 
     def _fail(self, request_ids: tuple[str, ...], error: ShoalError) -> None:
         if request_ids:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import structlog
 
+from agent.hardware.account import EnergyAccount
+from agent.hardware.energy import Meters
 from agent.hardware.load import LoadSampler
 from agent.rpc import convert
 from agent.rpc.bridge import Bridge
+from agent.rpc.charging import Charging
 from agent.rpc.engines import Engines, EngineSettings
 from agent.rpc.link import LinkEvents, LinkStream
 from agent.rpc.membership import Membership
@@ -30,6 +33,9 @@ from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 
 log = structlog.get_logger()
 
+# Power sensors are integrated: a shorter pause would cost a small board more than it tells.
+_SAMPLE_EVERY_S = 0.5
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceParts:
@@ -40,6 +46,7 @@ class DeviceParts:
     engines: EngineSettings
     backoff: Backoff
     stages: Stages
+    meters: Meters
     grace_s: float = 3.0
 
 
@@ -53,8 +60,14 @@ class Device:
         self._connection = conn.Connection(parts.backoff, now=now)
         self._ledger = RequestLedger()
         self._engines = Engines(parts.engines, self)
-        self._bridge = Bridge(self._ledger, self._engines.find, self._send_inference)
-        self._sampler = LoadSampler(now=now)
+        estimated_w = parts.capabilities.tdp_w if parts.capabilities.HasField("tdp_w") else None
+        self._charging = Charging(
+            EnergyAccount(parts.meters, estimated_w), asyncio.get_running_loop().time
+        )
+        self._bridge = Bridge(
+            self._ledger, self._engines.find, self._send_inference, self._charging
+        )
+        self._sampler = LoadSampler(now=now, meters=parts.meters)
         self._stream: LinkStream | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -69,6 +82,8 @@ class Device:
             self._engines.start(name, file)
         self._feed(conn.Tick())
         self._spawn(self._keep_certificate())
+        if self._parts.meters.need_sampling:
+            self._spawn(self._sample_power())
         try:
             return await self._over
         finally:
@@ -226,6 +241,11 @@ class Device:
             engines=self._engines.loads(),
             device_unix_ms=_unix_ms(),
         )
+
+    async def _sample_power(self) -> None:
+        while True:
+            await asyncio.sleep(_SAMPLE_EVERY_S)
+            self._charging.sample()
 
     # Leaving and staying.
 

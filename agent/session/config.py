@@ -27,6 +27,8 @@ class AgentConfig:
     join_url: str = ""
     token: str = field(default="", repr=False)
     device_class: str = ""
+    # What the device draws under load, W, by its owner; None: estimated.
+    tdp_w: float | None = None
     slots: int | None = None
     context_tokens: int | None = None
     threads: int | None = None
@@ -65,6 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--name", help="name of the device in the fleet (SHOAL_AGENT_NAME; default: hostname)")
     add("--model", action="append", metavar="FILE|NAME", help="GGUF file or name; repeatable")
     add("--class", dest="device_class", choices=DEVICE_CLASSES, help="declare a device class")
+    add("--tdp-w", type=_watts, help="power under load in W, for devices without a meter")
     add("--slots", type=_positive, help="sequences that run at once, per model")
     add("--context", type=_positive, help="context in tokens, per sequence")
     add("--threads", type=_positive, help="CPU threads of an engine")
@@ -88,6 +91,7 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
         join_url=given.join or os.environ.get("SHOAL_JOIN", ""),
         token=_token(given),
         device_class=given.device_class or "",
+        tdp_w=given.tdp_w,
         slots=given.slots,
         context_tokens=given.context,
         threads=given.threads,
@@ -106,6 +110,13 @@ def _token(given: argparse.Namespace) -> str:
         return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         raise AgentError(ExitCode.USAGE, f"--token-file {path}: {error}") from error
+
+
+def _watts(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 100_000:
+        raise argparse.ArgumentTypeError("must be above 0")
+    return value
 
 
 def _positive(text: str) -> int:

@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -41,13 +42,32 @@ def create_token(
     ttl: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = DEFAULT_TTL_S,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a single-use join token for one device."""
+    """Make a single-use join token for one device, and print the line that installs it."""
     reply = admin_client().post("/shoal/v1/tokens", {"ttl_s": ttl})
     if as_json:
         print_json(reply)
         return
-    answer.print(reply["token"], markup=False, soft_wrap=True)
-    notes.print("[dim]On the device: shoal agent run --join URL --token TOKEN[/dim]")
+    url, token = reply["gateway_url"], reply["token"]
+    if "install" not in reply:
+        answer.print(token, markup=False, soft_wrap=True)
+        notes.print("[dim]This gateway serves no installer. On the device:[/dim]")
+        notes.print(f"shoal agent run --join {url} --token {token}", markup=False, soft_wrap=True)
+        return
+    notes.print(f"[dim]For one device, within {ttl} s. On the device, as root or not:[/dim]")
+    answer.print(reply["install"], markup=False, soft_wrap=True)
+    notes.print(
+        "[dim]On a network that you do not trust, which checks the script before it runs:[/dim]"
+    )
+    notes.print(reply["install_verified"], markup=False, soft_wrap=True, highlight=False)
+    if _names_this_machine(url):
+        notes.print(
+            "[yellow]This fleet listens on this machine only: the line works here and nowhere "
+            "else.[/yellow]"
+        )
+
+
+def _names_this_machine(url: str) -> bool:
+    return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 @agent_app.command("run")
@@ -61,6 +81,9 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     state_dir: Annotated[Path | None, typer.Option(help="Where its identity is kept.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Sequences at once.")] = None,
     context: Annotated[int | None, typer.Option(min=256, help="Tokens a sequence.")] = None,
+    tdp_w: Annotated[
+        float | None, typer.Option(min=0.1, help="Power under load, W, if there is no meter.")
+    ] = None,
 ) -> None:
     """Turn this process into an agent that serves models for a fleet."""
     device = name or os.uname().nodename
@@ -70,7 +93,7 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     command += ["--join", join, "--name", device]
     for each in model or ["smollm2-135m-instruct"]:
         command += ["--model", str(Path(each).absolute()) if Path(each).is_file() else each]
-    optional = {"--class": device_class, "--slots": slots, "--context": context}
+    optional = {"--class": device_class, "--slots": slots, "--context": context, "--tdp-w": tdp_w}
     for flag, value in optional.items():
         if value is not None:
             command += [flag, str(value)]

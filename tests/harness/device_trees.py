@@ -105,6 +105,38 @@ BATTERY = {
     "sys/class/power_supply/BAT0/power_now": "12500000",
 }
 
+# power/powercap/powercap.rst: the limits of a package, readable where the counter is not.
+RAPL_LIMITS = {
+    "sys/class/powercap/intel-rapl:0/constraint_0_name": "long_term",
+    "sys/class/powercap/intel-rapl:0/constraint_0_power_limit_uw": "28000000",
+    "sys/class/powercap/intel-rapl:0/constraint_1_name": "short_term",
+    "sys/class/powercap/intel-rapl:0/constraint_1_power_limit_uw": "64000000",
+    # The same package through its memory-mapped registers.
+    "sys/class/powercap/intel-rapl-mmio:0/name": "package-0",
+    "sys/class/powercap/intel-rapl-mmio:0/energy_uj": "77",
+    "sys/class/powercap/intel-rapl-mmio:0/constraint_0_name": "long_term",
+    "sys/class/powercap/intel-rapl-mmio:0/constraint_0_power_limit_uw": "28000000",
+}
+
+# hwmon/acpi_power_meter.rst: a server's own meter.
+ACPI_METER = {
+    "sys/class/hwmon/hwmon0/name": "power_meter",
+    "sys/class/hwmon/hwmon0/power1_average": "180000000",
+}
+
+# hwmon/ina2xx.rst: a power monitor on a board, beside chips that measure parts.
+BOARD_WITH_INA226 = {
+    "sys/class/hwmon/hwmon0/name": "nvme",
+    "sys/class/hwmon/hwmon0/power1_input": "3000000",
+    "sys/class/hwmon/hwmon1/name": "BAT0",
+    "sys/class/hwmon/hwmon1/power1_input": "9000000",
+    "sys/class/hwmon/hwmon2/name": "ina226",
+    "sys/class/hwmon/hwmon2/power1_input": "7250000",
+    "sys/class/power_supply/BAT0/type": "Battery",
+    "sys/class/power_supply/BAT0/status": "Charging",
+    "sys/class/power_supply/BAT0/power_now": "9000000",
+}
+
 # NVIDIA Linux driver README, chapter "Using the /proc File System Interface".
 NVIDIA_CARD = {
     "proc/driver/nvidia/gpus/0000:01:00.0/information": (

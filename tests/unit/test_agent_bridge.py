@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 
+from agent.hardware.account import EnergyAccount
+from agent.hardware.energy import Meters
 from agent.rpc.bridge import Bridge
+from agent.rpc.charging import Charging
 from agent.session.requests import RequestLedger
 from shoal.v1 import engine_pb2
 from shoal.v1 import inference_pb2 as pb
@@ -27,7 +30,10 @@ class Setup:
         self.engine = engine
         self.ledger = RequestLedger()
         self.sent: list[pb.InferenceFrame] = []
-        self.bridge = Bridge(self.ledger, {"m": engine}.get, self.sent.append)
+        self.now_s = 0.0
+        self.account = EnergyAccount(Meters(), estimated_w=10.0)
+        charging = Charging(self.account, lambda: self.now_s)
+        self.bridge = Bridge(self.ledger, {"m": engine}.get, self.sent.append, charging)
 
     def submit(self, request_id: str, model: str = "m") -> None:
         request = pb.GenerateRequest(request_id=request_id, model=model)
@@ -108,3 +114,37 @@ def test_unknown_model_is_named(setup: Setup) -> None:
     setup.submit("a", model="absent")
     assert setup.failed.reason == pb.FAILURE_REASON_MODEL_NOT_FOUND
     assert "absent" in setup.failed.message
+
+
+def test_finished_request_goes_up_with_its_joules(setup: Setup) -> None:
+    setup.submit("a")
+    setup.now_s = 3.0
+    timings = pb.Timings(compute_ms=2000, busy_ms=2500)
+    setup.bridge.take_frame(frame("a", "gone", finished=pb.Finished(timings=timings)))
+    sent = setup.sent[-1].updates[0].finished.timings
+    assert sent.joules == pytest.approx(20.0)
+    assert sent.joules_estimated
+
+
+def test_joules_stay_absent_when_the_engine_tells_of_no_computing(setup: Setup) -> None:
+    setup.submit("a")
+    setup.bridge.take_frame(frame("a", finished=pb.Finished()))
+    assert not setup.sent[-1].updates[0].finished.timings.HasField("joules")
+
+
+def test_no_way_of_ending_leaves_a_request_in_the_account(setup: Setup) -> None:
+    for name in "abcde":
+        setup.submit(name)
+    assert setup.account.num_open == 5
+    setup.bridge.take_frame(frame("a", finished=pb.Finished()))
+    setup.bridge.take_frame(frame("b", failed=pb.Failed()))
+    cancel = pb.CancelRequest(request_id="c")
+    setup.bridge.take_command(pb.InferenceCommand(cancel=cancel))
+    assert setup.account.num_open == 2
+    setup.bridge.fail_model("m", "it is gone")
+    setup.submit("f")
+    setup.bridge.cancel_all()
+    assert setup.account.num_open == 0
+    setup.engine.report.state = engine_pb2.MODEL_STATE_RESTARTING
+    setup.submit("g")
+    assert setup.account.num_open == 0
