@@ -102,4 +102,5 @@ def _actual(outcome: Outcome) -> Actual | None:
         queue_ms=finished.timings.queue_ms,
         ttft_ms=finished.timings.ttft_ms,
         tpot_ms=finished.timings.tpot_ms,
+        total_ms=finished.timings.total_ms,
     )

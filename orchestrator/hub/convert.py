@@ -150,6 +150,7 @@ def placed(
 def actual(finished: inference_pb2.Finished) -> Actual:
     """What the engine measured of a finished request."""
     usage, timings = finished.usage, finished.timings
+    joules = timings.joules if timings.HasField("joules") else None
     return Actual(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
@@ -157,8 +158,10 @@ def actual(finished: inference_pb2.Finished) -> Actual:
         queue_ms=timings.queue_ms,
         ttft_ms=timings.ttft_ms,
         tpot_ms=timings.tpot_ms,
-        joules=timings.joules if timings.HasField("joules") else None,
+        joules=joules,
         joules_estimated=timings.joules_estimated,
+        total_ms=timings.total_ms,
+        edp_js=None if joules is None else joules * timings.total_ms / 1000,
     )
 
 

@@ -29,7 +29,10 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Actual:
-    """What was measured, by the engine's own timings; `joules` None: not known."""
+    """What was measured, by the engine's own timings; `joules` None: not known.
+
+    `edp_js`: joules x seconds from the request's arrival at the engine to its end.
+    """
 
     prompt_tokens: int
     completion_tokens: int
@@ -39,6 +42,8 @@ class Actual:
     tpot_ms: float
     joules: float | None = None
     joules_estimated: bool = True
+    total_ms: float = 0.0
+    edp_js: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

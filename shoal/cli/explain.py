@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from shoal.cli.commands import admin_client, reported
-from shoal.cli.output import JsonFlag, answer, ms_text, print_json
+from shoal.cli.output import JsonFlag, answer, joules_text, ms_text, print_json
 
 
 @reported
@@ -58,6 +58,11 @@ def _comparison(record: dict[str, Any]) -> Table:
     table = Table("", "predicted", "actual", box=None, header_style="bold")
     for label, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):
         table.add_row(label, ms_text(predicted.get(key)), ms_text(actual.get(key)))
+    energy = (
+        joules_text(each.get("joules"), estimated=bool(each.get("joules_estimated")))
+        for each in (predicted, actual)
+    )
+    table.add_row("energy (~ estimated)", *energy)
     prompt = str(predicted.get("prompt_tokens", "-"))
     cached = f"{actual['prompt_tokens']} ({actual['cached_tokens']} cached)"
     table.add_row("prompt tokens", prompt, cached)

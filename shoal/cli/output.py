@@ -44,6 +44,11 @@ def bytes_text(num_bytes: float) -> str:
     return f"{num_bytes:.1f} TB"
 
 
+def joules_text(joules: float | None, *, estimated: bool) -> str:
+    """Energy as people read it: `1.23 J`, `~1.23 J` for an estimate, or `-` when unknown."""
+    return "-" if joules is None else f"{'~' if estimated else ''}{joules:.3g} J"
+
+
 def ms_text(ms: float | None) -> str:
     """A duration as people read it: `12.3 ms`, `4.56 s`, or `-` when unknown."""
     if ms is None:

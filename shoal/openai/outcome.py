@@ -58,6 +58,7 @@ class Outcome:
                 "joules": _optional(placed, "predicted_j"),
             },
             "actual": {
+                "hub_queue_ms": round(placed.queue_ms, 3),
                 "queue_ms": round(timings.queue_ms, 3),
                 "prefill_ms": round(timings.prefill_ms, 3),
                 "ttft_ms": round(timings.ttft_ms, 3),
@@ -67,6 +68,8 @@ class Outcome:
             "cached_tokens_by_tier": dict(finished.usage.cached_tokens_by_tier),
             "joules": None if joules is None else round(joules, 4),
             "joules_estimated": timings.joules_estimated,
+            # Energy-delay product, J·s: by the engine's time from arrival to end.
+            "edp_js": None if joules is None else round(joules * timings.total_ms / 1000, 4),
         }
 
 

@@ -116,6 +116,8 @@ def test_absent_joules_stay_unknown() -> None:
     active = active_request(route)
     assert convert.outcome(active, end).joules is None
     end.timings.joules = 2.5
+    end.timings.total_ms = 2000
+    assert convert.actual(end).edp_js == 5.0
     assert convert.outcome(active, end).joules == 2.5
 
 
