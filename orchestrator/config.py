@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -18,6 +18,51 @@ class CacheAccess:
     device_url: str
     admin_password_file: Path
     key_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class HealthTerms:
+    """When the hub stops trusting a device. Bounds are explained in fleet/health/bounds.py.
+
+    The factors and floors are judgement: predictions are off by a factor of two at times,
+    and a machine that also does other work stops for a second or two.
+    """
+
+    # Silence before a first token, in predicted TTFTs without any cached prefix.
+    first_token_factor: float = 4.0
+    first_token_floor_ms: float = 3_000.0
+    # The same floor before a device finished its first request for a model: its
+    # predictions rest on a seed only.
+    unproven_floor_ms: float = 10_000.0
+    # Silence between tokens, in predicted TPOTs.
+    next_token_factor: float = 30.0
+    next_token_floor_ms: float = 2_500.0
+    # No bound is longer, but for what one and a half predictions need.
+    bound_cap_ms: float = 30_000.0
+    # Silence, in bounds, after which what could not move is given up.
+    lost_factor: float = 2.0
+    # Outliers: of so many newest outcomes, none older, at least so many.
+    outcomes: int = 20
+    outcomes_ms: float = 60_000.0
+    min_outcomes: int = 5
+    # Ejected: this share failed, or this many in a row, or the median is this much slower
+    # than predicted and than the others are.
+    failed_share: float = 0.5
+    failed_in_row: int = 3
+    slow_factor: float = 4.0
+    # For so long, twice as long each time up to the cap; each quiet minute forgives one.
+    ejection_ms: float = 5_000.0
+    ejection_cap_ms: float = 300_000.0
+    forgive_ms: float = 60_000.0
+    # Of the devices that serve a model at most this share, but one where there are two.
+    ejected_share: float = 0.3
+    # The brake: more than this share of at least so many working devices within so long.
+    brake_share: float = 0.5
+    brake_min_devices: int = 4
+    brake_window_ms: float = 10_000.0
+    # How long the hub suspects itself, at least and at most.
+    brake_min_ms: float = 5_000.0
+    brake_max_ms: float = 30_000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +94,7 @@ class HubConfig:
     session_queue_frames: int = 4_096
     # Frames that wait for one device; then it counts as lost.
     device_queue_frames: int = 1_024
-    # A device that produced nothing for this long, and for five times its predicted
-    # TTFT, is suspect.
-    stall_floor_ms: float = 10_000.0
-    # The same after a request's first token: preempted sequences may rest a while.
-    stream_stall_ms: float = 60_000.0
+    health: HealthTerms = field(default_factory=HealthTerms)
     tick_ms: int = 250
 
     @property

@@ -6,8 +6,8 @@
   an older epoch changes nothing (fencing), so a device never appears twice.
 - A closed stream makes the device SUSPECT at once; it is DOWN when its lease,
   renewed by each heartbeat, ran out. Only a new Hello brings it back from DOWN.
-- A connected device that misses heartbeats, or whose requests make no progress,
-  is SUSPECT until it shows life again.
+- A connected device that misses heartbeats is SUSPECT until it shows life again.
+  One whose requests make no progress is the business of orchestrator.fleet.health.
 - Draining: nothing new; the device says goodbye when the last request ended.
 - REVOKED is final.
 
@@ -33,7 +33,6 @@ from orchestrator.fleet.lifecycle_events import (
     Progressed,
     Removed,
     SendDrain,
-    Stalled,
     StateChanged,
     StreamClosed,
     Tick,
@@ -46,14 +45,12 @@ class LeaseTerms:
     """Timing of leases, in ms.
 
     A lease of five heartbeats forgives lost ones; silence of two and a half makes
-    a device SUSPECT. A stalled device that still sends heartbeats is tried again
-    after `stall_retry_ms`.
+    a device SUSPECT.
     """
 
     heartbeat_interval_ms: int = 2_000
     lease_ms: int = 10_000
     silence_ms: int = 5_000
-    stall_retry_ms: int = 10_000
 
 
 @dataclass(slots=True)
@@ -63,8 +60,6 @@ class _Life:
     connected: bool = False
     lease_until_ms: float = 0.0
     heard_ms: float = 0.0
-    # Not None: suspect for lack of progress, not to be tried before this time.
-    stalled_until_ms: float | None = None
 
 
 class Lifecycle:
@@ -120,16 +115,8 @@ class Lifecycle:
         self, event: ConnectionEvent, life: _Life, now_ms: float
     ) -> tuple[Effect, ...]:
         match event:
-            case HeartbeatReceived(device_id):
+            case HeartbeatReceived(device_id) | Progressed(device_id):
                 return self._hear(device_id, life, now_ms)
-            case Progressed(device_id):
-                life.stalled_until_ms = None
-                return self._hear(device_id, life, now_ms)
-            case Stalled(device_id):
-                life.stalled_until_ms = now_ms + self.terms.stall_retry_ms
-                if life.state is DeviceState.READY:
-                    return (_enter(device_id, life, DeviceState.SUSPECT, "no progress"),)
-                return ()
             case StreamClosed(device_id):
                 return self._disconnect(device_id, life, said_goodbye=False)
             case GoodbyeReceived(device_id):
@@ -164,7 +151,6 @@ class Lifecycle:
         life.connected = True
         life.heard_ms = now_ms
         life.lease_until_ms = now_ms + self.terms.lease_ms
-        life.stalled_until_ms = None
         if life.state is DeviceState.DRAINING:
             effects.append(SendDrain(device_id, epoch))
         elif life.state is not DeviceState.READY:
@@ -174,9 +160,7 @@ class Lifecycle:
     def _hear(self, device_id: DeviceId, life: _Life, now_ms: float) -> tuple[Effect, ...]:
         life.heard_ms = now_ms
         life.lease_until_ms = now_ms + self.terms.lease_ms
-        if life.stalled_until_ms is not None and now_ms >= life.stalled_until_ms:
-            life.stalled_until_ms = None
-        if life.state is DeviceState.SUSPECT and life.stalled_until_ms is None:
+        if life.state is DeviceState.SUSPECT:
             return (_enter(device_id, life, DeviceState.READY, "heard again"),)
         return ()
 

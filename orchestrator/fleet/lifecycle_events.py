@@ -44,14 +44,6 @@ class Progressed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stalled:
-    """Requests wait long past their prediction and nothing moves on the device."""
-
-    device_id: DeviceId
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
 class StreamClosed:
     """The stream of this epoch ended without a goodbye."""
 
@@ -86,7 +78,7 @@ class Tick:
     """Time passed."""
 
 
-ConnectionEvent = HeartbeatReceived | Progressed | Stalled | StreamClosed | GoodbyeReceived
+ConnectionEvent = HeartbeatReceived | Progressed | StreamClosed | GoodbyeReceived
 Event = ConnectionEvent | Enrolled | Connected | DrainRequested | Removed | Tick
 
 

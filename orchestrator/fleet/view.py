@@ -52,7 +52,9 @@ class ServedModel:
     decode_batch_tokens_per_s: tuple[float, ...] = ()
     size_bytes: int = 0
     kv_bytes_per_token: int = 0
+    # May take requests: loaded, and not `unwell`, which is why the hub trusts it with none.
     ready: bool = True
+    unwell: str = ""
     running: int = 0
     waiting: int = 0
     waiting_prefill_tokens: int = 0

@@ -38,6 +38,8 @@ class ViewStore:
         self._views: dict[DeviceId, DeviceView] = {}
         self._in_flight: dict[DeviceId, dict[str, int]] = {}
         self._prefill: dict[DeviceId, dict[str, int]] = {}
+        # Why devices get no requests for a model, by model name.
+        self._unwell: dict[DeviceId, dict[str, str]] = {}
         self._version = 0
         self._snapshot = FleetView({})
 
@@ -59,9 +61,14 @@ class ViewStore:
     def put(self, view: DeviceView) -> None:
         """Add or replace a device; its reservations stay."""
         device_id = view.device_id
+        unwell = self._unwell.get(device_id)
+        models = view.models
+        if unwell:
+            models = {name: _judged(model, unwell.get(name, "")) for name, model in models.items()}
         self._set(
             replace(
                 view,
+                models=models,
                 in_flight=dict(self._in_flight.get(device_id, {})),
                 in_flight_prefill_tokens=dict(self._prefill.get(device_id, {})),
             )
@@ -69,6 +76,7 @@ class ViewStore:
 
     def remove(self, device_id: DeviceId) -> None:
         """Take the device out of the view."""
+        self._unwell.pop(device_id, None)
         if self._views.pop(device_id, None) is not None:
             self._version += 1
 
@@ -82,7 +90,20 @@ class ViewStore:
         """Add or replace one model of a device."""
         view = self._views.get(device_id)
         if view is not None:
-            self._set(replace(view, models={**view.models, model.name: model}))
+            judged = _judged(model, self._unwell.get(device_id, {}).get(model.name, ""))
+            self._set(replace(view, models={**view.models, model.name: judged}))
+
+    def set_unwell(self, device_id: DeviceId, model_name: str, why: str) -> None:
+        """Route nothing to the device for the model, because of `why`; empty: do again."""
+        unwell = {**self._unwell.get(device_id, {}), model_name: why}
+        self._unwell[device_id] = {name: text for name, text in unwell.items() if text}
+        if not self._unwell[device_id]:
+            del self._unwell[device_id]
+        view = self._views.get(device_id)
+        model = None if view is None else view.models.get(model_name)
+        if view is not None and model is not None:
+            models = {**view.models, model_name: _judged(model, why)}
+            self._set(replace(view, models=models))
 
     def set_loads(self, device_id: DeviceId, loads: tuple[ModelLoad, ...]) -> None:
         """Note the queues that the device's engines reported."""
@@ -158,6 +179,14 @@ class ViewStore:
     def _set(self, view: DeviceView) -> None:
         self._views[view.device_id] = view
         self._version += 1
+
+
+def _judged(model: ServedModel, why: str) -> ServedModel:
+    """The model with the hub's judgement; what is not loaded is not ready in any case."""
+    loaded = model.ready or bool(model.unwell)
+    if not loaded or model.unwell == why:
+        return model
+    return replace(model, ready=not why, unwell=why)
 
 
 def _add(

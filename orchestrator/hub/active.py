@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orchestrator.fleet.health.lanes import Lane
 from orchestrator.fleet.view import DeviceId
 from orchestrator.fleet.view_store import Reservation
 from orchestrator.hub.session import GatewaySession
@@ -36,9 +37,11 @@ class ActiveRequest:
     tried: set[DeviceId] = field(default_factory=set)
     reservation: Reservation | None = None
     sent_ms: float = 0.0
-    stall_after_ms: float = 0.0
+    # Where it was sent; None while it is nowhere.
+    lane: Lane | None = None
+    expected_ttft_ms: float = 0.0
+    first_bound_ms: float = 0.0
     first_token_ms: float | None = None
-    last_update_ms: float = 0.0
     last_error: ShoalError | None = None
 
     def is_on(self, device_id: DeviceId, epoch: int) -> bool:

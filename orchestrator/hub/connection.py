@@ -46,7 +46,7 @@ def reject_frame(reason: device_pb2.Reject.Reason, message: str) -> device_pb2.H
 
 @dataclass(slots=True)
 class DeviceConnection:
-    """A connected device. `last_progress_ms` is when an inference update came last."""
+    """A connected device."""
 
     device_id: DeviceId
     name: str
@@ -59,7 +59,6 @@ class DeviceConnection:
     engines: dict[str, inference_pb2.EngineLoad] = field(default_factory=dict)
     load: device_pb2.DeviceLoad = field(default_factory=device_pb2.DeviceLoad)
     last_seen_unix_ms: int = 0
-    last_progress_ms: float = 0.0
     clock_skew_ms: int = 0
 
     def welcome(self, hub_id: str, terms: LeaseTerms) -> None:

@@ -13,7 +13,7 @@ from orchestrator.hub.connection import DeviceConnection, Rejected
 from orchestrator.hub.devices import Devices
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.roles import Role, require_role
-from shoal.v1 import device_pb2, device_pb2_grpc
+from shoal.v1 import device_pb2, device_pb2_grpc, engine_pb2
 
 _log = structlog.get_logger()
 
@@ -96,6 +96,8 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
                 self._devices.heartbeat(connection, frame.heartbeat)
             case "model":
                 self._devices.model_changed(connection, frame.model)
+                if frame.model.state == engine_pb2.MODEL_STATE_READY:
+                    self._placement.watch.renewed(connection.device_id, frame.model.name)
             case "goodbye":
                 self._devices.goodbye(connection)
             case None:

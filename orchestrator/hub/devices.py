@@ -23,7 +23,6 @@ from orchestrator.fleet.lifecycle_events import (
     Progressed,
     Removed,
     SendDrain,
-    Stalled,
     StateChanged,
     StreamClosed,
     Tick,
@@ -184,7 +183,6 @@ class Devices:
     ) -> None:
         """The device sent an inference frame: with updates (`moved`), with an engine's load."""
         if moved:
-            connection.last_progress_ms = self._clock.monotonic_ms()
             self._handle(Progressed(connection.device_id, connection.epoch))
         if engine is not None:
             connection.engines[engine.model] = engine
@@ -212,10 +210,6 @@ class Devices:
         self._open.pop((connection.device_id, connection.epoch), None)
         self._handle(StreamClosed(connection.device_id, connection.epoch))
 
-    def stalled(self, device_id: DeviceId) -> None:
-        """Requests wait long past their prediction and the device produces nothing."""
-        self._handle(Stalled(device_id, self._lifecycle.epoch_of(device_id)))
-
     def tick(self) -> None:
         """Let leases run out."""
         self._handle(Tick())
@@ -230,11 +224,6 @@ class Devices:
     def connection_of(self, device_id: DeviceId) -> DeviceConnection | None:
         """The newest connection, kept after its end for its reports."""
         return self._current.get(device_id)
-
-    def last_progress_ms(self, device_id: DeviceId) -> float:
-        """When the device sent an inference frame last, in monotonic ms; 0: never."""
-        connection = self._current.get(device_id)
-        return 0.0 if connection is None else connection.last_progress_ms
 
     def state_of(self, device_id: DeviceId) -> DeviceState | None:
         """State in this hub; None when the device was never seen here."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -18,7 +18,7 @@ from orchestrator.hub.devices import Devices
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.roles import Role, require_role
 from orchestrator.identity.cache_users_redis import CacheUsers
-from shoal.v1 import fleet_pb2, fleet_pb2_grpc
+from shoal.v1 import engine_pb2, fleet_pb2, fleet_pb2_grpc
 
 _log = structlog.get_logger()
 
@@ -57,10 +57,11 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         """The summary at once, then whenever it changed."""
         await require_role(context, Role.GATEWAY)
         sent: fleet_pb2.HubSummary | None = None
-        version = -1
+        seen: tuple[int, str] | None = None
         while True:
-            if version != self._views.version:
-                version = self._views.version
+            now = (self._views.version, self._placement.watch.condition)
+            if now != seen:
+                seen = now
                 summary = self._summary()
                 if summary != sent:
                     yield summary
@@ -76,6 +77,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             models=convert.model_summaries(views),
             running=self._placement.num_active - num_waiting,
             waiting=num_waiting,
+            condition=self._placement.watch.condition,
         )
 
     async def ListDevices(
@@ -124,6 +126,9 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             model.CopyFrom(report)
             if name in connection.engines:
                 model.load.CopyFrom(connection.engines[name])
+            model.condition = self._placement.condition_of(entry.device_id, name)
+        if state is DeviceState.READY and _all_suspect(status.models):
+            status.state = DeviceState.SUSPECT.value
         return status
 
     async def DrainDevice(
@@ -170,3 +175,9 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, message)
             raise RuntimeError("abort returned")
         return entry
+
+
+def _all_suspect(models: Sequence[engine_pb2.ModelReport]) -> bool:
+    """Whether the device gets no requests though it has loaded what it serves."""
+    loaded = [model for model in models if model.state == engine_pb2.MODEL_STATE_READY]
+    return bool(loaded) and all(model.condition for model in loaded)

@@ -20,6 +20,7 @@ from orchestrator.hub.clock import Clock
 from orchestrator.hub.finished_log import log_finished
 from orchestrator.hub.records import Recorder
 from orchestrator.hub.session import GatewaySession
+from orchestrator.hub.watch import HealthWatch
 from orchestrator.routing.record import Actual, Attempt, DecisionRecord
 from orchestrator.routing.router import Router
 from shoal.errors import RETRYABLE_ELSEWHERE, Reason, ShoalError, invalid
@@ -27,21 +28,12 @@ from shoal.v1 import device_pb2, inference_pb2
 
 _log = structlog.get_logger()
 
-# A prediction may be off by this factor before its device is suspected of hanging.
-STALL_FACTOR = 5.0
-
 
 class DeviceLines(Protocol):
     """What placement needs of the devices' streams."""
 
     def send(self, device_id: DeviceId, frame: device_pb2.HubFrame) -> int | None:
         """Send on the device's current stream; its epoch, or None when impossible."""
-
-    def last_progress_ms(self, device_id: DeviceId) -> float:
-        """When the device produced something last, in monotonic ms."""
-
-    def stalled(self, device_id: DeviceId) -> None:
-        """The device produces nothing; route nothing there until it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +57,7 @@ class Placement:
         self._recorder = parts.recorder
         self._clock = parts.clock
         self._lines = lines
+        self.watch = HealthWatch(parts.config.health, parts.views, lines.send)
         self._active: dict[str, ActiveRequest] = {}
 
     @property
@@ -116,6 +109,8 @@ class Placement:
         for update in frame.updates:
             active = self._active.get(update.request_id)
             if active is None or not active.is_on(device_id, epoch):
+                if active is None:
+                    self.watch.on_stray(update, now_ms)
                 continue
             if self._apply(active, update, now_ms):
                 num_relayed += 1
@@ -129,15 +124,21 @@ class Placement:
 
     def on_lost(self, device_id: DeviceId, epoch: int) -> None:
         """The stream of this epoch is gone: move requests without a token, fail the others."""
+        self.watch.renewed(device_id)
         for active in [a for a in self._active.values() if a.is_on(device_id, epoch)]:
             self._retry(active, _lost_error(active, "the device's connection was lost"))
 
     def forget(self, device_id: DeviceId) -> None:
         """The device was removed: drop what was learned of it."""
         self._router.forget(device_id)
+        self.watch.forget(device_id)
+
+    def condition_of(self, device_id: DeviceId, model: str) -> str:
+        """Why the device gets no requests for the model; empty: it does."""
+        return self.watch.condition_of(device_id, model, self._clock.monotonic_ms())
 
     def tick(self) -> None:
-        """End requests past their deadline; move or fail those of a device that hangs."""
+        """End requests past their deadline; move or fail those of a device that is silent."""
         now_ms, unix_ms = self._clock.monotonic_ms(), self._clock.unix_ms()
         for active in list(self._active.values()):
             deadline = active.route.deadline_unix_ms
@@ -145,19 +146,20 @@ class Placement:
                 self._drop_on_device(active)
                 message = "the request's deadline passed before its end"
                 self._fail(active, ShoalError(Reason.DEADLINE_EXCEEDED, message))
-            elif self._is_stalled(active, now_ms):
-                self._lines.stalled(active.device_id)
+        self.watch.tick(self._active.values(), now_ms)
+        for active in list(self._active.values()):
+            suspicion = active.lane.suspicion if active.lane is not None else None
+            if suspicion is not None and (self._may_move(active) or now_ms >= suspicion.lost_at_ms):
                 self._drop_on_device(active)
                 self._retry(active, _lost_error(active, "the device made no progress"))
 
-    def _is_stalled(self, active: ActiveRequest, now_ms: float) -> bool:
-        if active.first_token_ms is None:
-            since_ms, limit_ms = active.sent_ms, active.stall_after_ms
-        else:
-            since_ms, limit_ms = active.last_update_ms, self._config.stream_stall_ms
-        if now_ms - since_ms <= limit_ms:
+    def _may_move(self, active: ActiveRequest) -> bool:
+        """Whether it has no token yet and another device would take it."""
+        if active.first_token_ms is not None or active.attempt >= self._config.max_attempts:
             return False
-        return now_ms - self._lines.last_progress_ms(active.device_id) > limit_ms
+        tried = frozenset({*active.tried, active.device_id})
+        now_ms, view = self._clock.unix_ms(), self._views.snapshot()
+        return bool(self._router.route(active.route, view, exclude=tried, now_ms=now_ms).ranked)
 
     def _place(self, active: ActiveRequest) -> None:
         """Send to the best device that takes it, or fail."""
@@ -196,8 +198,7 @@ class Placement:
         prediction = active.prediction
         active.device_id, active.epoch = device_id, epoch
         active.sent_ms = self._clock.monotonic_ms()
-        predicted_ttft_ms = prediction.ttft_ms if prediction else 0.0
-        active.stall_after_ms = max(self._config.stall_floor_ms, STALL_FACTOR * predicted_ttft_ms)
+        self.watch.sent(active, device)
         active.reservation = Reservation(
             device_id,
             active.route.model,
@@ -218,7 +219,8 @@ class Placement:
         self, active: ActiveRequest, update: inference_pb2.SequenceUpdate, now_ms: float
     ) -> bool:
         """Follow one update of a running request; whether it is to be passed on."""
-        active.last_update_ms = now_ms
+        if active.lane is not None:
+            active.lane.last_progress_ms = now_ms
         if update.HasField("failed"):
             error = ShoalError.from_wire(update.failed)
             if active.first_token_ms is None and error.reason in RETRYABLE_ELSEWHERE:
@@ -242,6 +244,8 @@ class Placement:
             self._fail(active, error)
             return
         self._release(active)
+        self.watch.ended(active, error.reason.value, None, self._clock.monotonic_ms())
+        active.lane = None
         active.last_error = error
         active.tried.add(active.device_id)
         if active.record is not None:
@@ -275,14 +279,16 @@ class Placement:
             active.reservation = None
 
     def _end(self, active: ActiveRequest, outcome: str, actual: Actual | None = None) -> None:
+        now_ms = self._clock.monotonic_ms()
         self._release(active)
+        self.watch.ended(active, outcome, actual, now_ms)
         del self._active[active.route.request_id]
         if active.record is not None:
             record = active.record
             if actual is None and outcome != Reason.CANCELLED.value:
                 record = record.with_failed_attempt(outcome)
             self._recorder.keep(record.ended(outcome, self._clock.unix_ms(), actual))
-        log_finished(active, outcome, actual, self._clock.monotonic_ms())
+        log_finished(active, outcome, actual, now_ms)
 
 
 def _failed(request_id: str, error: ShoalError) -> inference_pb2.SequenceUpdate:

@@ -34,6 +34,7 @@ class RejectionKind(StrEnum):
     CLASS_HINT = "class_hint"
     DEVICE_HINT = "device_hint"
     EXCLUDED = "excluded"
+    UNWELL = "unwell"
     FULL = "full"
     SLO_TTFT = "slo_ttft"
     SLO_TPOT = "slo_tpot"

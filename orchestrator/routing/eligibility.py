@@ -32,6 +32,8 @@ def why_ineligible(
         )
     if device.state is not _READY:
         return _STATE[device.state]
+    if model.unwell:
+        return Rejection(RejectionKind.UNWELL, "is {}", (model.unwell,))
     if device.device_id in exclude:
         return EXCLUDED
     if not model.ready:

@@ -13,18 +13,20 @@ class WatchSummaryRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HubSummary(_message.Message):
-    __slots__ = ("hub_id", "ready_devices", "models", "running", "waiting")
+    __slots__ = ("hub_id", "ready_devices", "models", "running", "waiting", "condition")
     HUB_ID_FIELD_NUMBER: _ClassVar[int]
     READY_DEVICES_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    CONDITION_FIELD_NUMBER: _ClassVar[int]
     hub_id: str
     ready_devices: int
     models: _containers.RepeatedCompositeFieldContainer[ModelSummary]
     running: int
     waiting: int
-    def __init__(self, hub_id: _Optional[str] = ..., ready_devices: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelSummary, _Mapping]]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ...) -> None: ...
+    condition: str
+    def __init__(self, hub_id: _Optional[str] = ..., ready_devices: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelSummary, _Mapping]]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., condition: _Optional[str] = ...) -> None: ...
 
 class ModelSummary(_message.Message):
     __slots__ = ("name", "num_parameters", "context_tokens", "ready_devices", "device_classes", "free_slots", "fingerprint")

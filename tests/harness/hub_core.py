@@ -37,20 +37,12 @@ class Lines:
 
     epochs: dict[DeviceId, int] = field(default_factory=dict)
     sent: list[tuple[DeviceId, inference_pb2.InferenceCommand]] = field(default_factory=list)
-    stalls: list[DeviceId] = field(default_factory=list)
-    progress_ms: dict[DeviceId, float] = field(default_factory=dict)
 
     def send(self, device_id: DeviceId, frame: device_pb2.HubFrame) -> int | None:
         epoch = self.epochs.get(device_id)
         if epoch is not None:
             self.sent.append((device_id, frame.inference))
         return epoch
-
-    def last_progress_ms(self, device_id: DeviceId) -> float:
-        return self.progress_ms.get(device_id, 0.0)
-
-    def stalled(self, device_id: DeviceId) -> None:
-        self.stalls.append(device_id)
 
 
 class Records:
@@ -86,6 +78,21 @@ class HubCore:
         view = convert.device_view(device_id, device_id, DeviceState.READY, hello)
         self.lines.epochs[device_id] = epoch
         self.views.put(view)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass with the hub's timer running."""
+        until_ms = self.clock.now_ms + 1_000 * seconds
+        while self.clock.now_ms < until_ms:
+            self.clock.now_ms = min(until_ms, self.clock.now_ms + 250)
+            self.placement.tick()
+
+    def unwell(self, device_id: str) -> str:
+        view = self.views.get(DeviceId(device_id))
+        return "" if view is None else view.models[MODEL].unwell
+
+    def probes(self) -> list[str]:
+        names = [sent.submit.request_id for _, sent in self.lines.sent]
+        return [name for name in names if name.startswith("shoal-probe")]
 
     def disconnect(self, device_id: DeviceId) -> None:
         epoch = self.lines.epochs.pop(device_id)

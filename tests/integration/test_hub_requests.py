@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config import HealthTerms
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.registry_redis import connect
 from shoal.v1 import inference_pb2
@@ -25,6 +26,8 @@ from tests.harness.hub_rig import (
 )
 from tests.harness.redis_server import paused_redis, running_redis
 
+QUICK = HealthTerms(unproven_floor_ms=1_500.0, first_token_floor_ms=1_500.0)
+
 
 @pytest.fixture(scope="module")
 def redis_url() -> Iterator[str]:
@@ -37,7 +40,7 @@ async def rig(tmp_path: Path, redis_url: str) -> AsyncIterator[HubRig]:
     client = connect(redis_url)
     await client.flushall()
     await client.aclose()
-    async with running_hub(tmp_path, redis_url, stall_floor_ms=1_500.0, tick_ms=50) as rig:
+    async with running_hub(tmp_path, redis_url, health=QUICK, tick_ms=50) as rig:
         yield rig
 
 
@@ -241,12 +244,16 @@ async def test_device_without_progress_is_suspected_and_its_request_moved(
     assert (await gateway.next()).placed.device_name == "pi"
     other = await rig.enrol("other")
     await other.connect()
+    probe = (await device.read_command()).submit
+    assert probe.request_id.startswith("shoal-probe")
     assert (await device.read_command()).cancel.request_id == "r12"
     assert (await gateway.next()).placed.device_name == "other"
-    assert (await rig.statuses())["pi"].state == "SUSPECT"
-    # A frame about anything shows that it works again.
-    await device.send(delta("r12", "late"))
+    status = (await rig.statuses())["pi"]
+    assert status.state == "SUSPECT"
+    assert status.models[0].condition.startswith("suspect: no token for ")
+    await device.send(delta(probe.request_id, "x"), finished(probe.request_id))
     await rig.state_becomes("pi", "READY")
+    assert (await rig.statuses())["pi"].models[0].condition == ""
     await other.cut()
 
 

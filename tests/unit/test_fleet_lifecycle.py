@@ -22,7 +22,6 @@ from orchestrator.fleet.lifecycle_events import (
     Progressed,
     Removed,
     SendDrain,
-    Stalled,
     StateChanged,
     StreamClosed,
     Tick,
@@ -108,19 +107,9 @@ def test_connection_with_an_older_epoch_is_refused(ready: Lifecycle) -> None:
     assert ready.is_current(D, 5)
 
 
-def test_stalled_device_is_tried_again_when_it_progresses(ready: Lifecycle) -> None:
-    ready.handle(Stalled(D, 1), 100)
-    ready.handle(HeartbeatReceived(D, 1), 2_000)
-    assert ready.state_of(D) is DeviceState.SUSPECT
-    ready.handle(Progressed(D, 1), 3_000)
-    assert ready.state_of(D) is DeviceState.READY
-
-
-def test_stalled_device_is_tried_again_after_the_retry_time(ready: Lifecycle) -> None:
-    ready.handle(Stalled(D, 1), 0)
-    ready.handle(HeartbeatReceived(D, 1), 9_000)
-    assert ready.state_of(D) is DeviceState.SUSPECT
-    ready.handle(HeartbeatReceived(D, 1), 10_000)
+def test_tokens_renew_the_lease_like_heartbeats(ready: Lifecycle) -> None:
+    ready.handle(Progressed(D, 1), 9_000)
+    ready.handle(Tick(), 12_000)
     assert ready.state_of(D) is DeviceState.READY
 
 
@@ -174,7 +163,6 @@ _events = st.one_of(
             Connected,
             HeartbeatReceived,
             Progressed,
-            Stalled,
             StreamClosed,
             GoodbyeReceived,
         )

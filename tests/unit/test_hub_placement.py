@@ -17,6 +17,7 @@ from tests.harness.hub_rig import delta, failed, finished
 
 CRASHED = inference_pb2.FAILURE_REASON_ENGINE_CRASHED
 OVERLOADED = inference_pb2.FAILURE_REASON_OVERLOADED
+DEVICE_LOST = inference_pb2.FAILURE_REASON_DEVICE_LOST
 
 
 def frame(*updates: inference_pb2.SequenceUpdate) -> inference_pb2.InferenceFrame:
@@ -100,13 +101,107 @@ async def test_busy_device_that_produces_for_others_is_not_suspected(
 ) -> None:
     core = HubCore(1)
     core.submit(session, "a")
-    core.clock.now_ms += 60_000
-    core.lines.progress_ms[DeviceId("d0")] = core.clock.now_ms - 1_000
-    core.placement.tick()
-    assert core.lines.stalls == []
-    core.clock.now_ms += 60_000
-    core.placement.tick()
-    assert core.lines.stalls == ["d0"]
+    core.submit(session, "b")
+    for _ in range(30):
+        core.wait(1)
+        core.placement.on_frame(DeviceId("d0"), 1, frame(delta("b", "x")))
+    assert core.unwell("d0") == ""
+    core.wait(3)
+    assert core.unwell("d0").startswith("suspect: no token for 2.")
+
+
+async def test_silent_device_loses_waiting_requests_first_and_streams_later(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(2)
+    for name in "abcd":
+        core.submit(session, name)
+    on_d0 = [sent.submit.request_id for device_id, sent in core.lines.sent if device_id == "d0"]
+    stream, waiting = on_d0
+    core.placement.on_frame(DeviceId("d0"), 1, frame(delta(stream, "x")))
+    core.wait(3)
+    assert core.lines.sent[-1][1].submit.request_id == waiting
+    assert core.lines.sent[-1][0] == "d1"
+    assert core.placement.num_active == 4
+    core.wait(3)
+    last = (await updates_of(session))[-1]
+    assert (last.request_id, last.failed.reason) == (stream, DEVICE_LOST)
+    assert "after the first token" in last.failed.message
+    await _records_say(core, waiting, "is suspect: no token for")
+
+
+async def _records_say(core: HubCore, request_id: str, why: str) -> None:
+    core.placement.on_frame(DeviceId("d1"), 1, frame(delta(request_id, "x"), finished(request_id)))
+    record = core.records.kept[-1]
+    assert [attempt.failed for attempt in record.attempts] == ["device_lost", ""]
+    lost = next(c for c in record.decision.candidates if c.device_id == "d0")
+    assert (lost.rejected or "").startswith(why)
+
+
+async def test_stream_goes_on_when_its_device_comes_back_in_time(session: GatewaySession) -> None:
+    core = HubCore(1)
+    core.submit(session, "a")
+    core.placement.on_frame(DeviceId("d0"), 1, frame(delta("a", "x")))
+    core.wait(4)
+    assert core.unwell("d0")
+    core.placement.on_frame(DeviceId("d0"), 1, frame(delta("a", "y")))
+    core.wait(0.25)
+    assert not core.unwell("d0")
+    core.placement.on_frame(DeviceId("d0"), 1, frame(finished("a")))
+    assert core.records.kept[0].outcome == "finished"
+
+
+async def test_answered_probe_readmits_a_device_that_lost_all_its_requests(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(2)
+    core.submit(session, "a")
+    device_id = core.lines.sent[0][0]
+    core.wait(11)
+    (probe,) = [
+        sent.submit.request_id
+        for to, sent in core.lines.sent
+        if to == device_id and sent.submit.request_id.startswith("shoal-probe")
+    ]
+    assert core.unwell(device_id)
+    core.placement.on_frame(device_id, 1, frame(failed(probe, OVERLOADED)))
+    core.wait(3)
+    again = core.lines.sent[-1][1].submit.request_id
+    assert again.startswith("shoal-probe")
+    assert again != probe
+    core.placement.on_frame(device_id, 1, frame(delta(again, "x"), finished(again)))
+    core.wait(0.25)
+    assert not core.unwell(device_id)
+
+
+async def test_only_device_keeps_its_request_until_it_is_given_up(session: GatewaySession) -> None:
+    core = HubCore(1)
+    core.submit(session, "a")
+    core.wait(12)
+    assert core.unwell("d0")
+    assert core.placement.num_active == 1
+    core.wait(10)
+    assert core.placement.num_active == 0
+    assert (await updates_of(session))[-1].failed.reason == DEVICE_LOST
+
+
+async def test_device_that_fails_every_request_is_ejected_for_a_while(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(2)
+    number = 0
+    while not core.unwell("d0") and number < 20:
+        number += 1
+        core.submit(session, f"r{number}")
+        for device_id, sent in list(core.lines.sent):
+            name = sent.submit.request_id
+            update = failed(name, CRASHED) if device_id == "d0" else finished(name)
+            core.placement.on_frame(device_id, 1, frame(update))
+        core.wait(1)
+    assert core.unwell("d0") == "ejected for 5.0 s: requests failed 3 times in a row"
+    assert core.unwell("d1") == ""
+    core.wait(6)
+    assert core.unwell("d0") == ""
 
 
 async def test_other_session_cannot_cancel(session: GatewaySession) -> None:
@@ -133,7 +228,7 @@ class Act:
     device: int
 
 
-STEPS_OF_DEVICES = ["delta", "finish", "crash", "refuse", "lose", "connect", "wait"]
+STEPS_OF_DEVICES = ["delta", "finish", "crash", "refuse", "lose", "connect", "wait", "probe"]
 _acts = st.builds(
     Act,
     # Twice as often: what the others need to have happened before.
@@ -184,9 +279,13 @@ async def _replay(acts: list[Act]) -> None:
             case "wait":
                 core.clock.now_ms += 7_000
                 core.placement.tick()
+            case "probe":
+                for probe in core.probes():
+                    core.placement.on_frame(device_id, epoch, frame(delta(probe, "x")))
             case "gone":
                 core.placement.cancel_session(sessions[act.number % 2])
         core.views.check_integrity()
+        core.placement.watch.check_integrity()
         in_flight = sum(core.views.in_flight(DeviceId(f"d{n}")) for n in range(3))
         assert in_flight == core.placement.num_active
     for session in sessions:
