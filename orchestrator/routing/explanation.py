@@ -10,7 +10,7 @@ from orchestrator.routing.decision import Candidate, Decision, Rejection, Reject
 from orchestrator.routing.estimator import Estimator
 from orchestrator.routing.scoring import Contender, free_classes, why_lost
 from orchestrator.routing.tree import branch_text, class_order
-from shoal.errors import Reason, ShoalError
+from shoal.errors import Foreseen, Reason, ShoalError
 
 # Bounds of the Retry-After that a refused client is told.
 MIN_RETRY_AFTER_MS = 250
@@ -73,6 +73,7 @@ def unreachable(request: RouteRequest, best: Contender) -> ShoalError:
         f" has TTFT {best.ttft_ms:.0f} ms and TPOT {best.tpot_ms:.1f} ms;"
         " ask for less or try again later",
         param="shoal.slo",
+        foreseen=Foreseen(best.ttft_ms, best.tpot_ms),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
 
 from orchestrator.fleet.view import (
     DeviceClass,
@@ -14,7 +13,7 @@ from orchestrator.fleet.view import (
     FleetView,
     ServedModel,
 )
-from orchestrator.request import Objective, RouteRequest
+from orchestrator.request import Objective, RouteRequest, SloMiss
 from orchestrator.routing import drawing
 from orchestrator.routing.considering import Considered, consider
 from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
@@ -37,13 +36,6 @@ from shoal.errors import ShoalError
 MAX_LISTED = 64
 
 
-class SloMiss(StrEnum):
-    """What becomes of a request whose objective no device is predicted to meet."""
-
-    BEST_EFFORT = "best_effort"
-    REFUSE = "refuse"
-
-
 class Router:
     """Routes by the tree, the SLO and measured speed, and towards what is cached.
 
@@ -57,11 +49,12 @@ class Router:
         estimator: Estimator | None = None,
         *,
         rng: random.Random | None = None,
-        on_slo_miss: SloMiss = SloMiss.BEST_EFFORT,
+        on_slo_miss: SloMiss = SloMiss.UNSTATED,
     ) -> None:
         self._estimator = estimator or Estimator()
         # Placement needs no secrecy, and a fixed seed makes runs repeatable.
         self._rng = rng or random.Random(0)  # noqa: S311
+        # For requests that do not say.
         self._on_slo_miss = on_slo_miss
         self._index = drawing.ModelIndex()
         self._prefixes = PrefixMemory()
@@ -233,9 +226,11 @@ class Router:
         request = considered.request
         if not best_first:
             return failure_of(request, considered.devices, considered.ruled_out, self._estimator)
-        if best_first[0].meets_slo or self._on_slo_miss is SloMiss.BEST_EFFORT:
+        if best_first[0].meets_slo:
             return None
-        return unreachable(request, best_first[0])
+        stated = request.on_slo_miss
+        wanted = self._on_slo_miss if stated is SloMiss.UNSTATED else stated
+        return unreachable(request, best_first[0]) if wanted is SloMiss.REFUSE else None
 
 
 def _holders(considered: Considered, devices: Mapping[DeviceId, DeviceView]) -> list[DeviceView]:

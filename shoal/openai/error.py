@@ -5,18 +5,33 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from shoal.errors import ShoalError
+from shoal.errors import Foreseen, ShoalError
 
 
 def error_body(error: ShoalError) -> dict[str, Any]:
-    """`{"error": {message, type, param, code}}`, as OpenAI's clients parse it."""
-    return {
-        "error": {
-            "message": error.message,
-            "type": error.openai_type,
-            "param": error.param or None,
-            "code": error.reason.value,
+    """`{"error": {message, type, param, code}}`, as OpenAI's clients parse it.
+
+    A refusal that rests on a prediction also has a `shoal` object with the figures.
+    """
+    body: dict[str, Any] = {
+        "message": error.message,
+        "type": error.openai_type,
+        "param": error.param or None,
+        "code": error.reason.value,
+    }
+    if error.foreseen is not None:
+        body["shoal"] = {
+            "predicted": _rounded(error.foreseen),
+            "retry_after_ms": error.retry_after_ms or None,
         }
+    return {"error": body}
+
+
+def _rounded(foreseen: Foreseen) -> dict[str, float | None]:
+    tpot_ms = foreseen.tpot_ms
+    return {
+        "ttft_ms": round(foreseen.ttft_ms, 1),
+        "tpot_ms": None if tpot_ms is None else round(tpot_ms, 2),
     }
 
 

@@ -13,8 +13,9 @@ from shoal.openai.fields import Fields
 
 PRIVACY = ("any", "local_preferred", "local_only")
 OBJECTIVES = ("latency", "edp", "energy")
+SLO_MISSES = ("best_effort", "refuse")
 DEVICE_CLASSES = ("arm_cpu", "x86_cpu", "gpu", "npu")
-_KNOWN = frozenset({"slo", "privacy", "class", "device", "priority", "objective"})
+_KNOWN = frozenset({"slo", "privacy", "class", "device", "priority", "objective", "on_slo_miss"})
 _KNOWN_SLO = frozenset({"ttft_ms", "tpot_ms"})
 # An hour: no latency objective is longer.
 _MAX_SLO_MS = 3_600_000.0
@@ -31,6 +32,7 @@ class RoutingHints:
     device: str = ""
     priority: int = 0
     objective: str = ""
+    on_slo_miss: str = ""
 
 
 def parse_extension(body: Fields) -> RoutingHints:
@@ -60,6 +62,7 @@ def parse_extension(body: Fields) -> RoutingHints:
         device=device,
         priority=extension.integer("priority", -100, 100) or 0,
         objective=extension.choice("objective", OBJECTIVES) or "",
+        on_slo_miss=extension.choice("on_slo_miss", SLO_MISSES) or "",
     )
 
 

@@ -21,6 +21,11 @@ _OBJECTIVE = {
     "edp": pb.OBJECTIVE_EDP,
     "energy": pb.OBJECTIVE_ENERGY,
 }
+_SLO_MISS = {
+    "": pb.SLO_MISS_UNSPECIFIED,
+    "best_effort": pb.SLO_MISS_BEST_EFFORT,
+    "refuse": pb.SLO_MISS_REFUSE,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,7 @@ class Origin:
     tenant: str = ""
     tenant_salt: bytes = b""
     deadline_unix_ms: int = 0
+    tenant_weight: float = 1.0
 
 
 def to_generate_requests(request: TextRequest, origin: Origin) -> list[pb.GenerateRequest]:
@@ -47,6 +53,7 @@ def to_generate_requests(request: TextRequest, origin: Origin) -> list[pb.Genera
             message.request_id = f"{origin.request_id}-{index}" if index else origin.request_id
             message.tenant = origin.tenant
             message.tenant_salt = origin.tenant_salt
+            message.tenant_weight = origin.tenant_weight
             message.deadline_unix_ms = origin.deadline_unix_ms
             messages.append(message)
     return messages
@@ -98,4 +105,5 @@ def _hints(hints: RoutingHints) -> pb.RoutingHints:
         device=hints.device,
         priority=hints.priority,
         objective=_OBJECTIVE[hints.objective],
+        on_slo_miss=_SLO_MISS[hints.on_slo_miss],
     )

@@ -10,7 +10,7 @@ from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState
 from orchestrator.hub import convert
 from orchestrator.hub.active import ActiveRequest
 from orchestrator.hub.session import GatewaySession
-from orchestrator.request import Objective, Privacy, RouteRequest
+from orchestrator.request import Objective, Privacy, RouteRequest, SloMiss
 from orchestrator.routing.decision import Prediction
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import device_pb2, engine_pb2, inference_pb2
@@ -154,3 +154,14 @@ def test_summaries_count_only_ready_devices_with_ready_models() -> None:
     (summary,) = convert.model_summaries([ready, away, starting])
     assert (summary.ready_devices, summary.free_slots) == (1, 4)
     assert list(summary.device_classes) == ["gpu"]
+
+
+def test_what_the_client_wants_when_the_objective_is_missed_reaches_the_router() -> None:
+    message = inference_pb2.GenerateRequest(request_id="r", model="m", text="hello")
+    route = convert.route_request(message)
+    assert (route.on_slo_miss, route.tenant_weight, route.may_wait) == (SloMiss.UNSTATED, 1, True)
+    message.hints.on_slo_miss = inference_pb2.SLO_MISS_REFUSE
+    message.hints.no_waiting = True
+    message.tenant_weight = 2.5
+    route = convert.route_request(message)
+    assert (route.on_slo_miss, route.tenant_weight, route.may_wait) == (SloMiss.REFUSE, 2.5, False)

@@ -9,7 +9,7 @@ from typing import Any
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from shoal.errors import Reason, ShoalError
+from shoal.errors import Foreseen, Reason, ShoalError
 from shoal.openai.answer import Choice, answer_body
 from shoal.openai.chat import parse_chat
 from shoal.openai.completion import parse_completion
@@ -118,6 +118,14 @@ def test_bodies_parse_as_openais_own_types() -> None:
     completion = Completion.model_validate(answer_body(HEAD, request, [choice]))
     assert completion.choices[0].logprobs is not None
     assert completion.choices[0].logprobs.text_offset == [0, 2]
+
+
+def test_refusal_that_rests_on_a_prediction_tells_it() -> None:
+    foreseen = Foreseen(1234.56, 20.123)
+    error = ShoalError(Reason.SLO_UNREACHABLE, "late", retry_after_ms=900, foreseen=foreseen)
+    assert error_body(ShoalError.from_wire(error.to_wire()))["error"]["shoal"] == {
+        "predicted": {"ttft_ms": 1234.6, "tpot_ms": 20.12}, "retry_after_ms": 900,
+    }  # fmt: skip
 
 
 def test_errors_have_openais_shape_and_a_retry_after() -> None:

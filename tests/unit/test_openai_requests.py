@@ -107,6 +107,7 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"shoal": {"device": 3}}, "shoal.device"),
     ({"shoal": {"priority": 1000}}, "shoal.priority"),
     ({"shoal": {"objective": "speed"}}, "shoal.objective"),
+    ({"shoal": {"on_slo_miss": "cry"}}, "shoal.on_slo_miss"),
 ]
 
 
@@ -190,7 +191,7 @@ def test_wire_messages_carry_all_that_was_asked() -> None:
         top_logprobs=2, user="u",
         shoal={
             "slo": {"ttft_ms": 900, "tpot_ms": 40}, "privacy": "local_only", "class": "npu",
-            "device": "d", "priority": 3, "objective": "edp",
+            "device": "d", "priority": 3, "objective": "edp", "on_slo_miss": "refuse",
         },
     )  # fmt: skip
     message = to_generate_requests(request, Origin("r", "t", b"s", 9))[0]
@@ -206,6 +207,7 @@ def test_wire_messages_carry_all_that_was_asked() -> None:
     assert (hints.ttft_ms, hints.tpot_ms, hints.device, hints.device_class) == (900, 40, "d", "npu")
     assert hints.privacy == pb.PRIVACY_LOCAL_ONLY
     assert hints.objective == pb.OBJECTIVE_EDP
+    assert hints.on_slo_miss == pb.SLO_MISS_REFUSE
     assert hints.priority == 3
 
 

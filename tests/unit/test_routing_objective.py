@@ -4,10 +4,10 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.fleet.view import FleetView
-from orchestrator.request import Objective, Slo
+from orchestrator.request import Objective, Slo, SloMiss
 from orchestrator.routing.decision import LazyCandidates, RejectionKind
 from orchestrator.routing.drawing import FULL_SCAN_DEVICES
-from orchestrator.routing.router import Router, SloMiss
+from orchestrator.routing.router import Router
 from orchestrator.routing.scoring import NEAR, SLO_CONFIDENT
 from shoal.errors import Reason
 from tests.unit.test_routing_router import (
@@ -96,6 +96,14 @@ def test_router_that_refuses_says_what_the_best_device_would_take():
     assert "TPOT 50.0 ms" in decision.failure.message
     assert len(decision.candidates) == 2
     assert all(c.rejected for c in decision.candidates)
+
+
+def test_request_says_itself_whether_it_is_refused_and_is_told_the_figures():
+    slo = Slo(tpot_ms=0.1)
+    refused = route(fleet(ARM, NPU), slo=slo, on_slo_miss=SloMiss.REFUSE)
+    assert refused.failure.foreseen.tpot_ms == pytest.approx(50.0)
+    strict = Router(on_slo_miss=SloMiss.REFUSE)
+    assert route(fleet(ARM, NPU), strict, slo=slo, on_slo_miss=SloMiss.BEST_EFFORT).ranked
 
 
 def test_router_that_refuses_serves_what_can_be_met():
