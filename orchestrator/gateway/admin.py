@@ -96,6 +96,8 @@ class Admin:
                     "address": link.address,
                     "connected": link.connected,
                     "hub_id": link.summary.hub_id if link.summary else "",
+                    # Why the hub suspects itself; empty: it does not.
+                    "condition": link.summary.condition if link.summary else "",
                     "ready_devices": link.summary.ready_devices if link.summary else 0,
                     "running": link.summary.running if link.summary else 0,
                     "waiting": link.summary.waiting if link.summary else 0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from shoal.cli.client import find_endpoint
@@ -32,6 +33,9 @@ def status(as_json: JsonFlag = False) -> None:
         return
     ready = sum(device["state"] == "READY" for device in devices)
     answer.print(f"[bold]{endpoint.url}[/bold]  {ready} of {len(devices)} devices ready")
+    for hub in overview["hubs"]:
+        if hub.get("condition"):
+            answer.print(f"[red]hub {escape(hub['hub_id'])}: {escape(hub['condition'])}[/red]")
     answer.print(_device_table(devices))
 
 
@@ -127,16 +131,19 @@ def _list_models(*, as_json: bool) -> None:
     answer.print(table)
 
 
+def _model_text(model: dict[str, Any]) -> str:
+    """The model's name, and why the device serves it not."""
+    why = model.get("condition") if model["state"] == "READY" else model["state"].lower()
+    return escape(model["name"] + (f" ({why})" if why else ""))
+
+
 def _device_table(devices: list[dict[str, Any]]) -> Table:
     headings = ("device", "state", "class", "models", "running", "id")
     table = Table(*headings, box=None, header_style="bold")
     for device in devices:
         state = device["state"]
         kind = device["class"] + (" (emulated)" if device.get("emulated") else "")
-        served = ", ".join(
-            model["name"] + ("" if model["state"] == "READY" else f" ({model['state'].lower()})")
-            for model in device["models"]
-        )
+        served = ", ".join(_model_text(model) for model in device["models"])
         colour = _COLOURS.get(state, "red")
         running = str(device.get("in_flight", ""))
         table.add_row(
