@@ -181,6 +181,7 @@ def outcome(active: ActiveRequest, finished: inference_pb2.Finished) -> Outcome:
         tpot_ms=measured.tpot_ms,
         mean_batch=float(finished.timings.mean_batch),
         joules=measured.joules,
+        joules_estimated=measured.joules_estimated,
         predicted_cached_tokens=prediction.cached_tokens if prediction else 0,
     )
 

@@ -37,6 +37,7 @@ class Outcome:
     tpot_ms: float
     mean_batch: float
     joules: float | None = None
+    joules_estimated: bool = True
     # Of the prediction with which the request was placed.
     predicted_cached_tokens: int = 0
 
@@ -59,12 +60,16 @@ class Learned:
     `step_ms[n]`: TPOT in a batch of n by the model's own figures; `prefill_ms`: a token.
     """
 
-    __slots__ = ("decode", "device", "joules", "model", "prefill", "prefill_ms", "step_ms")
+    __slots__ = (
+        "decode", "device", "joules", "joules_estimated",
+        "model", "prefill", "prefill_ms", "step_ms",
+    )  # fmt: skip
 
     def __init__(self, device: DeviceView, model: ServedModel) -> None:
         self.prefill = LearnedRatio()
         self.decode = LearnedRatio()
         self.joules = LearnedRatio()
+        self.joules_estimated = True
         self.note(device, model)
 
     def note(self, device: DeviceView, model: ServedModel) -> None:
@@ -167,7 +172,10 @@ class Estimator:
             # All slots taken: one comes free every (output length * TPOT / slots) ms.
             ahead = occupancy - slots + 1
             ttft_ms += ahead * expected.others_completion_tokens * tpot_ms / batch
-        power_w, estimated = _busy_power_w(device, occupancy)
+        if learned is not None and learned.joules.num_observations:
+            power_w, estimated = _reference_power_w(device), learned.joules_estimated
+        else:
+            power_w, estimated = _busy_power_w(device, occupancy)
         if power_w is None:
             return ttft_ms, tpot_ms, None, True
         busy_ms = own_tokens * prefill_ms_per_token + expected.completion_tokens * tpot_ms / batch
@@ -210,11 +218,12 @@ class Estimator:
         learned.prefill.observe(
             max(outcome.ttft_ms - outcome.queue_ms - first_step_ms, prefill_ms / 10), prefill_ms
         )
-        power_w, _ = _busy_power_w(learned.device, batch)
+        power_w = _reference_power_w(learned.device)
         if outcome.joules is not None and power_w is not None:
             busy_ms = prefill_ms * learned.prefill.value
             busy_ms += outcome.completion_tokens * first_step_ms / batch
             learned.joules.observe(outcome.joules, power_w * busy_ms / 1000.0)
+            learned.joules_estimated = outcome.joules_estimated
 
     def forget(self, device_id: DeviceId) -> None:
         """Drop what was learned of a device that left or was removed."""
@@ -252,6 +261,11 @@ def _num_other_active(device: DeviceView, model_name: str) -> int:
         for name, other in device.models.items()
         if name != model_name and num_occupied(device, other)
     )
+
+
+def _reference_power_w(device: DeviceView) -> float | None:
+    """The power that learned joules are a multiple of: one that does not move with load."""
+    return device.power_w if device.tdp_w is None else device.tdp_w
 
 
 def _busy_power_w(device: DeviceView, occupancy: int) -> tuple[float | None, bool]:

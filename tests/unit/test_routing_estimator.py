@@ -210,6 +210,15 @@ def test_measured_joules_correct_the_estimate():
     assert predict(estimator, tdp_w=10.0).joules == pytest.approx(3.0, rel=0.1)
 
 
+def test_measured_joules_do_not_move_with_what_the_meter_shows_at_the_moment():
+    estimator = taught(*[outcome(joules=3.0, joules_estimated=False)] * 30)
+    for power_w, in_flight in ((2.0, {}), (8.0, {"tiny": 1})):
+        metered = {"power_w": power_w, "power_estimated": False, "in_flight": in_flight}
+        prediction = predict(estimator, tdp_w=10.0, **metered)
+        assert prediction.joules < 3.5
+        assert not prediction.joules_estimated
+
+
 def test_another_file_under_the_same_name_starts_afresh():
     estimator = taught(*[outcome(tpot_ms=30.0)] * 15)
     assert predict(estimator, model=replace(MODEL, fingerprint="g")).tpot_ms == pytest.approx(10)
