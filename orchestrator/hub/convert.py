@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState, DeviceView, ServedModel
 from orchestrator.fleet.view_store import ModelLoad
 from orchestrator.hub.active import ActiveRequest
-from orchestrator.request import Objective, Privacy, RouteRequest, Slo
+from orchestrator.request import Objective, Privacy, RouteRequest, Slo, SloMiss
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.estimator import Outcome
 from orchestrator.routing.prefixes import hints_of
@@ -27,6 +27,10 @@ _OBJECTIVE = {
     inference_pb2.OBJECTIVE_LATENCY: Objective.LATENCY,
     inference_pb2.OBJECTIVE_EDP: Objective.EDP,
     inference_pb2.OBJECTIVE_ENERGY: Objective.ENERGY,
+}
+_SLO_MISS = {
+    inference_pb2.SLO_MISS_BEST_EFFORT: SloMiss.BEST_EFFORT,
+    inference_pb2.SLO_MISS_REFUSE: SloMiss.REFUSE,
 }
 
 
@@ -56,6 +60,9 @@ def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
         priority=hints.priority,
         deadline_unix_ms=request.deadline_unix_ms,
         prefix_hints=hints_of(prompt, request.tenant_salt),
+        on_slo_miss=_SLO_MISS.get(hints.on_slo_miss, SloMiss.UNSTATED),
+        tenant_weight=request.tenant_weight or 1.0,
+        may_wait=not hints.no_waiting,
     )
 
 
