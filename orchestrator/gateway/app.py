@@ -27,8 +27,10 @@ from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.cloud_records import CloudRecords
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.gateway.http import error_response, json_response
+from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.models import find_model, list_models
 from orchestrator.gateway.salt import TenantSalts
+from orchestrator.gateway.scrape import Scrape
 from orchestrator.gateway.text import TextEndpoint, TextService
 from orchestrator.gateway.wellknown import ca_sha256, join_info
 from orchestrator.identity.key_files import read_private
@@ -77,6 +79,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     decisions = DecisionStore(state)
     authenticator = Authenticator(keys)
     admission = Admission(config.max_in_flight)
+    metrics = RequestMetrics()
     started_unix_s = int(time.time())
     service = TextService(
         authenticator=authenticator,
@@ -84,6 +87,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         dispatcher=dispatcher,
         salts=TenantSalts(read_private(config.salt_key)),
         cloud_records=CloudRecords(decisions),
+        metrics=metrics,
         request_timeout_s=config.request_timeout_s,
     )
     admin = Admin(
@@ -102,6 +106,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         *_text_routes(service),
         *public.routes(join_info(config, ca_pem.decode())),
         *admin.routes(),
+        Scrape(authenticator, dispatcher, admission, metrics).route(),
     ]
     gateway = Gateway(config, dispatcher, state, _application(routes))
     gateway.app.router.lifespan_context = _lifespan(gateway)

@@ -20,6 +20,7 @@ from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.choices import RunningChoices
 from orchestrator.gateway.cloud_records import CloudRecords
 from orchestrator.gateway.http import error_response, read_body, wait_for_disconnect
+from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.reply import send_answer, send_stream
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.state import state_calls
@@ -45,6 +46,7 @@ class TextService:
     dispatcher: Dispatcher
     salts: TenantSalts
     cloud_records: CloudRecords
+    metrics: RequestMetrics
     request_timeout_s: float
 
 
@@ -64,7 +66,7 @@ class TextEndpoint:
         """Serve one request."""
         request_id = self._id_prefix + uuid.uuid4().hex
         request = Request(scope, receive)
-        reply = _Reply(scope, receive, send)
+        reply = _Reply(scope, receive, send, self._service.metrics)
         work = asyncio.current_task()
         watch: asyncio.Task[None] | None = None
         try:
@@ -119,6 +121,7 @@ class TextEndpoint:
         finally:
             choices.cancel()
             for outcome in outcomes:
+                self._service.metrics.ended(outcome, parsed.model, failure)
                 if outcome.tier == "cloud":
                     self._record(outcome, (tenant, parsed.model), failure)
 
@@ -130,7 +133,8 @@ class TextEndpoint:
 class _Reply:
     """The client's side of the connection; knows whether headers have gone out."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, metrics: RequestMetrics) -> None:
+        self._metrics = metrics
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -151,6 +155,7 @@ class _Reply:
     async def fail(self, error: ShoalError, request_id: str) -> None:
         """An error response, or an error event when the stream has begun."""
         _log.info("request_failed", request_id=request_id, code=error.reason.value)
+        self._metrics.failed(error)
         if self._ended:
             return
         if self._streaming:

@@ -291,3 +291,16 @@ async def test_unknown_paths_and_methods_have_openais_error_shape(http: httpx.As
     wrong = await http.get("/v1/chat/completions")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+
+
+async def test_metrics_need_an_admin_key_and_tell_of_requests_and_devices(
+    http: httpx.AsyncClient, rig: GatewayRig
+) -> None:
+    assert (await http.get("/metrics")).status_code == 403
+    assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 200
+    headers = {"authorization": f"Bearer {rig.admin_key}"}
+    answer = await http.get("/metrics", headers=headers)
+    assert answer.headers["content-type"].startswith("text/plain")
+    text = answer.text
+    assert f'shoal_requests_total{{model="{MODEL}",outcome="finished",tier="edge"}}' in text
+    assert 'shoal_devices{class="arm_cpu",state="READY"} 1.0' in text
