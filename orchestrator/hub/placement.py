@@ -219,8 +219,6 @@ class Placement:
         self, active: ActiveRequest, update: inference_pb2.SequenceUpdate, now_ms: float
     ) -> bool:
         """Follow one update of a running request; whether it is to be passed on."""
-        if active.lane is not None:
-            active.lane.last_progress_ms = now_ms
         if update.HasField("failed"):
             error = ShoalError.from_wire(update.failed)
             if active.first_token_ms is None and error.reason in RETRYABLE_ELSEWHERE:
@@ -228,7 +226,10 @@ class Placement:
                 return False
             self._end(active, error.reason.value)
             return True
-        if active.first_token_ms is None and update.HasField("delta"):
+        is_first = active.first_token_ms is None and update.HasField("delta")
+        if active.lane is not None and (is_first or active.first_token_ms is not None):
+            active.lane.last_progress_ms = now_ms
+        if is_first:
             active.first_token_ms = now_ms
             active.submission = None
             if active.reservation is not None:

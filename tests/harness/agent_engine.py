@@ -1,7 +1,8 @@
 """A real engine process without a model: `python agent_engine.py --socket S ...`.
 
-What it does is in the request's text: `echo WORDS` sends each word as a delta,
-`hold` never ends, `die` kills the process with SIGKILL. A model file that holds
+What it does is in the request's text: `echo WORDS` sends each word as a delta, `pace MS
+WORDS` one every MS ms, `hold` never ends, `die` kills the process with SIGKILL, anything
+else is echoed. A model file that holds
 `broken` makes it exit before it serves; `hang` makes Describe stop answering.
 """
 
@@ -48,24 +49,53 @@ class Engine:
     async def Session(
         self, commands: AsyncIterator[pb.InferenceCommand], context: Any
     ) -> AsyncIterator[pb.InferenceFrame]:
-        async for command in commands:
-            if command.WhichOneof("command") == "cancel":
-                self.cancelled += 1
-                continue
-            request = command.submit
-            verb, _, rest = request.text.partition(" ")
-            if verb == "die":
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield _frame(request.request_id, admitted=pb.Admitted(prompt_tokens=3))
-            if verb == "echo":
-                words = rest.split()
-                for word in words[:-1]:
-                    yield _frame(request.request_id, delta=pb.Delta(text=word))
-                yield _frame(
-                    request.request_id,
-                    delta=pb.Delta(text=words[-1]),
-                    finished=pb.Finished(usage=pb.Usage(completion_tokens=len(words))),
-                )
+        frames: asyncio.Queue[pb.InferenceFrame | None] = asyncio.Queue()
+        reader = asyncio.create_task(self._read(commands, frames))
+        try:
+            while (frame := await frames.get()) is not None:
+                yield frame
+        finally:
+            reader.cancel()
+
+    async def _read(
+        self,
+        commands: AsyncIterator[pb.InferenceCommand],
+        frames: asyncio.Queue[pb.InferenceFrame | None],
+    ) -> None:
+        async with asyncio.TaskGroup() as running:
+            async for command in commands:
+                if command.WhichOneof("command") == "cancel":
+                    self.cancelled += 1
+                    continue
+                request = command.submit
+                verb, _, rest = request.text.partition(" ")
+                if verb == "die":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                frames.put_nowait(_frame(request.request_id, admitted=pb.Admitted(prompt_tokens=3)))
+                if verb == "hold":
+                    continue
+                words = rest.split() or [verb]
+                pace_s = int(words.pop(0)) / 1_000 if verb == "pace" else 0.0
+                running.create_task(_say(request.request_id, words, pace_s, frames))
+        frames.put_nowait(None)
+
+
+async def _say(
+    request_id: str,
+    words: list[str],
+    pace_s: float,
+    frames: asyncio.Queue[pb.InferenceFrame | None],
+) -> None:
+    for word in words[:-1]:
+        frames.put_nowait(_frame(request_id, delta=pb.Delta(text=word)))
+        await asyncio.sleep(pace_s)
+    frames.put_nowait(
+        _frame(
+            request_id,
+            delta=pb.Delta(text=words[-1]),
+            finished=pb.Finished(usage=pb.Usage(completion_tokens=len(words))),
+        )
+    )
 
 
 def _frame(request_id: str, **parts: Any) -> pb.InferenceFrame:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -12,13 +11,11 @@ import pytest
 
 from agent.rpc.enrol import renew
 from agent.rpc.identity import IdentityStore
-from orchestrator.fleet.registry_redis import connect
-from orchestrator.identity.token_store_redis import TokenStore
 from shoal.v1 import fleet_pb2, fleet_pb2_grpc
 from shoal.v1 import inference_pb2 as inf
 from tests.harness.agent_process import AgentProcess
-from tests.harness.hub_rig import HubRig, ScriptedGateway, running_hub
-from tests.harness.join_page import JoinPage
+from tests.harness.edge import Edge, running_edge
+from tests.harness.hub_rig import ScriptedGateway
 from tests.harness.redis_server import running_redis
 
 MODEL = "tiny-1m"
@@ -30,60 +27,11 @@ def redis_url() -> Iterator[str]:
         yield url
 
 
-class Edge:
-    """Starts agents that join the rig's hub."""
-
-    def __init__(self, rig: HubRig, folder: Path, url: str) -> None:
-        self.rig = rig
-        self.folder = folder
-        self.url = url
-        self.model = folder / "Tiny-1M.Q4_0.gguf"
-        self.model.write_bytes(b"fine")
-        self.agents: list[AgentProcess] = []
-
-    async def token(self) -> str:
-        client = connect(self.rig.config.state_url)
-        try:
-            return await TokenStore(client, self.rig.authority.ca_sha256).create()
-        finally:
-            await client.aclose()
-
-    async def start(self, name: str, token: str = "") -> AgentProcess:
-        arguments = ["--home", str(self.folder / name), "--name", name, "--join", self.url]
-        arguments += ["--model", str(self.model), "--grace-s", "0"]
-        arguments += ["--token", token] if token else []
-        agent = await AgentProcess.start(arguments)
-        self.agents.append(agent)
-        return agent
-
-    async def until_serving(self, name: str, timeout_s: float = 40.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while True:
-                status = (await self.rig.statuses()).get(name)
-                if status and status.state == "READY" and any(m.state == 2 for m in status.models):
-                    return
-                await asyncio.sleep(0.05)
-
-
 @pytest.fixture
 async def edge(tmp_path: Path, redis_url: str) -> AsyncIterator[Edge]:
-    client = connect(redis_url)
-    await client.flushall()
-    await client.aclose()
     settings = {"heartbeat_interval_ms": 200, "lease_ms": 2_000, "tick_ms": 50}
-    async with running_hub(tmp_path, redis_url, **settings) as rig:
-        page = JoinPage(
-            {
-                "ca_pem": rig.authority.ca_pem,
-                "enrol_address": rig.hub.addresses.enrol,
-                "hub_addresses": [rig.hub.addresses.link],
-                "protocol": {"min": 0, "max": 1},
-            }
-        )
-        edge = Edge(rig, tmp_path, await page.start())
+    async with running_edge(tmp_path, redis_url, **settings) as edge:
         yield edge
-        await asyncio.gather(*(agent.stop() for agent in edge.agents))
-        await page.stop()
 
 
 async def last_update(gateway: ScriptedGateway, request_id: str) -> inf.SequenceUpdate:
