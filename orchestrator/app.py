@@ -244,8 +244,9 @@ def _gateway_config(
     secrets: setup.FleetSecrets,
     cloud: tuple[Any, ...],
 ) -> GatewayConfig:
+    url = f"http://{_advertised_host(arguments)}:{arguments.port}"
     return GatewayConfig(
-        gateway_url=f"http://{_advertised_host(arguments)}:{arguments.port}",
+        gateway_url=url,
         state_url=arguments.redis_url,
         hub_addresses=(f"{_local_host(arguments)}:{ports.link}",),
         advertised_hub_addresses=(f"{_advertised_host(arguments)}:{ports.link}",),
@@ -254,6 +255,7 @@ def _gateway_config(
         tls_key=home.gateway_dir / "tls.key",
         tls_cert=home.gateway_dir / "tls.crt",
         salt_key=secrets.salt_key,
+        depot_dir=setup.prepare_depot(home, url),
         cloud=cloud,
     )
 

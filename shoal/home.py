@@ -83,6 +83,11 @@ class Home:
         return self.path / "models"
 
     @property
+    def depot_dir(self) -> Path:
+        """What devices fetch when they are installed: wheel, constraints, script."""
+        return self.path / "depot"
+
+    @property
     def engine_proof_file(self) -> Path:
         """Result of the engine's decode self-test on this CPU."""
         return self.path / "engine" / "proof.json"

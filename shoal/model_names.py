@@ -33,3 +33,9 @@ def quantisation(path: str | PurePath) -> str:
     stem = _SPLIT.sub("", re.sub(r"\.gguf$", "", PurePath(path).name, flags=re.IGNORECASE))
     found = _QUANTISATION.search(stem)
     return found.group(0)[1:].upper() if found else ""
+
+
+if __name__ == "__main__":  # the install script asks, without an environment
+    import sys
+
+    print(catalogue_name(sys.argv[1]))

@@ -25,6 +25,7 @@ from orchestrator.identity.key_store_redis import KeyStore
 from orchestrator.identity.token_store_redis import DEFAULT_TTL_S, MAX_TTL_S, TokenStore
 from shoal import __version__
 from shoal.errors import Reason, ShoalError
+from shoal.onboarding.lines import install_line, verified_line
 from shoal.openai.body import parse_body
 from shoal.openai.fields import Fields
 
@@ -47,6 +48,9 @@ class AdminParts:
     tokens: TokenStore
     decisions: DecisionStore
     started_unix_s: int
+    # For the lines that make a device a member; no hash: no script is served.
+    gateway_url: str
+    script_sha256: str
 
 
 class Admin:
@@ -131,10 +135,19 @@ class Admin:
         return {"key": key, "tenant": tenant, "name": name, "role": role.value}
 
     async def create_token(self, request: Request) -> Mapping[str, Any]:
-        """Make a single-use join token."""
+        """Make a single-use join token, with the lines to paste on a device."""
         fields = await _fields(request)
         ttl_s = fields.integer("ttl_s", 1, MAX_TTL_S) or DEFAULT_TTL_S
-        return {"token": await self._parts.tokens.create(ttl_s), "ttl_s": ttl_s}
+        token = await self._parts.tokens.create(ttl_s)
+        url, script_sha256 = self._parts.gateway_url, self._parts.script_sha256
+        answer = {"token": token, "ttl_s": ttl_s, "gateway_url": url}
+        if not script_sha256:
+            return answer
+        return answer | {
+            "install": install_line(url, token),
+            "install_verified": verified_line(url, token, script_sha256),
+            "script_sha256": script_sha256,
+        }
 
     async def decision(self, request: Request) -> Mapping[str, Any]:
         """One request's decision record."""

@@ -29,6 +29,7 @@ from orchestrator.gateway.config import GatewayConfig
 from orchestrator.gateway.http import error_response, json_response
 from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.models import find_model, list_models
+from orchestrator.gateway.onboarding import onboarding_routes, open_depot
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.scrape import Scrape
 from orchestrator.gateway.text import TextEndpoint, TextService
@@ -81,6 +82,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     admission = Admission(config.max_in_flight)
     metrics = RequestMetrics()
     started_unix_s = int(time.time())
+    depot = open_depot(config.depot_dir)
     service = TextService(
         authenticator=authenticator,
         admission=admission,
@@ -99,6 +101,8 @@ def build_gateway(config: GatewayConfig) -> Gateway:
             tokens=TokenStore(state, ca_sha256(ca_pem)),
             decisions=decisions,
             started_unix_s=started_unix_s,
+            gateway_url=config.gateway_url,
+            script_sha256=depot.script_sha256 if depot else "",
         )
     )
     public = _PublicRoutes(config, dispatcher, authenticator, started_unix_s)
@@ -107,6 +111,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         *public.routes(join_info(config, ca_pem.decode())),
         *admin.routes(),
         Scrape(authenticator, dispatcher, admission, metrics).route(),
+        *onboarding_routes(depot),
     ]
     gateway = Gateway(config, dispatcher, state, _application(routes))
     gateway.app.router.lifespan_context = _lifespan(gateway)

@@ -27,6 +27,8 @@ class GatewayConfig:
     tls_cert: Path
     # 32 random bytes: tenants' block hash salts are derived from it.
     salt_key: Path
+    # What devices may fetch (shoal.onboarding.depot); None: nothing.
+    depot_dir: Path | None = None
     cloud: tuple[CloudEndpoint, ...] = ()
     # Beyond it a request is refused with 429: a client that retries beats a queue that
     # nobody sees. The hub's devices queue too, and refuse on their own account.

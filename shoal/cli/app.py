@@ -8,6 +8,8 @@ import typer
 
 from shoal import __version__
 from shoal.cli import access, inspect
+from shoal.cli.bench import bench
+from shoal.cli.bundle import bundle_app
 from shoal.cli.chat import chat, tour
 from shoal.cli.decisions import decisions
 from shoal.cli.doctor import doctor
@@ -39,7 +41,7 @@ def shoal(
     """Many small language models working as one fleet."""
 
 
-for _command in (up, down, inspect.status, chat, explain, decisions, simulate, doctor, tour):
+for _command in (up, down, inspect.status, chat, explain, decisions, bench, simulate, doctor, tour):
     app.command()(_command)
 inspect.models_app.command()(fit)
 app.add_typer(inspect.devices_app, name="devices")
@@ -47,6 +49,7 @@ app.add_typer(inspect.models_app, name="models")
 app.add_typer(access.keys_app, name="keys")
 app.add_typer(access.token_app, name="token")
 app.add_typer(access.agent_app, name="agent")
+app.add_typer(bundle_app, name="bundle")
 
 
 def main() -> None:

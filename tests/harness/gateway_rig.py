@@ -177,7 +177,12 @@ async def _serve_hub(hub: ScriptedHub, authority: Authority, port: int) -> grpc.
 
 @asynccontextmanager
 async def running_gateway(
-    folder: Path, state_url: str, *, cloud: tuple[CloudEndpoint, ...] = (), max_in_flight: int = 64
+    folder: Path,
+    state_url: str,
+    *,
+    cloud: tuple[CloudEndpoint, ...] = (),
+    max_in_flight: int = 64,
+    depot_dir: Path | None = None,
 ) -> AsyncIterator[GatewayRig]:
     """A gateway in this event loop, behind uvicorn, with a scripted hub and real Redis."""
     from orchestrator.fleet.registry_redis import connect
@@ -205,6 +210,7 @@ async def running_gateway(
         tls_key=folder / "gateway" / "tls.key",
         tls_cert=folder / "gateway" / "tls.crt",
         salt_key=folder / "salt.key",
+        depot_dir=depot_dir,
         cloud=cloud,
         max_in_flight=max_in_flight,
         request_timeout_s=20,

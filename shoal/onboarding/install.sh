@@ -1,0 +1,595 @@
+#!/bin/sh
+# Make this machine a device of a shoal fleet.
+#
+#   curl -fsSL http://GATEWAY/shoal/v1/install.sh | sh -s -- --token TOKEN
+#
+# Nothing is changed before every check has passed. A second run upgrades and keeps the
+# device's identity. Options, each also as an environment variable:
+#   --token TOKEN    SHOAL_TOKEN    join token; needed once          (shoal token create)
+#   --url URL        SHOAL_URL      the fleet's gateway              [who served this script]
+#   --name NAME      SHOAL_NAME     the device's name in the fleet   [host name]
+#   --model FILE|NAME  SHOAL_MODEL  what it serves; repeatable       [smollm2-135m-instruct]
+#   --class CLASS    SHOAL_CLASS    device class                     [detected]
+#   --slots N  --context N          sequences at once, tokens each   [fitted to the memory]
+#   --prefix DIR     SHOAL_PREFIX   where it is installed  [~/.local/share/shoal-agent; root: /opt/shoal-agent]
+#   --user NAME      SHOAL_USER     account that runs it             [yours; root: shoal-agent, made]
+#   --version V      SHOAL_VERSION  refuse any other version         [what is served]
+#   --service auto|none  SHOAL_SERVICE  systemd where it runs, or a plain process   [auto]
+#   --no-start       SHOAL_START=0  install only
+#   --bundle FILE    SHOAL_BUNDLE   take everything from a bundle    (shoal bundle create)
+#   --bundle-sha256 HEX             needed when this script is not the bundle's own
+#   --dry-run                       check, say what would be done, change nothing
+#   --uninstall                     remove everything of it from this machine
+# SHOAL_PYTHON names the Python to use, SHOAL_ENGINE_WHEELS a folder of built engines.
+set -eu
+
+# Filled in by who hands this script out. The list of files is checked against its hash here,
+# and every file against the list: who checks this script's hash has checked them all.
+GATEWAY_URL='@GATEWAY_URL@'
+INDEX_SHA256='@INDEX_SHA256@'
+THIS_VERSION='@VERSION@'
+WHEEL='@WHEEL@'
+
+DEFAULT_MODEL=smollm2-135m-instruct
+JOIN_LIMIT_S=60
+
+say() { printf '%s\n' "shoal: $*"; }
+die() {
+    printf '%s\n' "shoal: $1" >&2
+    [ -z "${2:-}" ] || printf '%s\n' "remedy: $2" >&2
+    exit 1
+}
+has() { command -v "$1" >/dev/null 2>&1; }
+step() { # the last step's seconds show where the time goes
+    now=$(date +%s)
+    [ -z "$step_name" ] || say "  $step_name: $((now - step_began)) s"
+    step_name=$1
+    step_began=$now
+}
+
+# ---------------------------------------------------------------- settings
+
+read_settings() {
+    token=${SHOAL_TOKEN:-}
+    url=${SHOAL_URL:-$GATEWAY_URL}
+    name=${SHOAL_NAME:-}
+    models=${SHOAL_MODEL:-}
+    class=${SHOAL_CLASS:-} slots='' context=''
+    prefix=${SHOAL_PREFIX:-}
+    account=${SHOAL_USER:-}
+    version=${SHOAL_VERSION:-}
+    service=${SHOAL_SERVICE:-auto}
+    start=${SHOAL_START:-1}
+    bundle=${SHOAL_BUNDLE:-} bundle_sha256=''
+    dry_run=no uninstall=no
+    step_name='' step_began=0 created_user=no
+    given_models=''
+    # Our children get what they need by name; the token is nobody else's business.
+    unset SHOAL_TOKEN
+    while [ $# -gt 0 ]; do
+        option=$1
+        case $option in
+        --no-start) start=0 ;;
+        --dry-run) dry_run=yes ;;
+        --uninstall) uninstall=yes ;;
+        --token | --url | --name | --model | --class | --slots | --context | --prefix | --user | \
+            --version | --service | --bundle | --bundle-sha256)
+            [ $# -gt 1 ] || die "$option needs a value"
+            shift
+            case $option in
+            --token) token=$1 ;;
+            --url) url=$1 ;;
+            --name) name=$1 ;;
+            --model) given_models="$given_models$1
+" ;;
+            --class) class=$1 ;;
+            --slots) slots=$1 ;;
+            --context) context=$1 ;;
+            --prefix) prefix=$1 ;;
+            --user) account=$1 ;;
+            --version) version=$1 ;;
+            --service) service=$1 ;;
+            --bundle) bundle=$1 ;;
+            --bundle-sha256) bundle_sha256=$1 ;;
+            esac
+            ;;
+        *) die "unknown option $option" "the options stand at the head of this script" ;;
+        esac
+        shift
+    done
+    models=${given_models:-${models:-$DEFAULT_MODEL}}
+    url=${url%/}
+    if [ "$(id -u)" = 0 ]; then
+        prefix=${prefix:-/opt/shoal-agent}
+        account=${account:-shoal-agent}
+    else
+        prefix=${prefix:-${XDG_DATA_HOME:-$HOME/.local/share}/shoal-agent}
+        account=${account:-$(id -un)}
+        [ "$account" = "$(id -un)" ] || die "only root can install for the account $account"
+    fi
+    case $prefix in
+    /) die "--prefix / is not possible" ;;
+    /*) prefix=${prefix%/} ;;
+    *) prefix="$PWD/${prefix%/}" ;;
+    esac
+    case $service in auto | none) ;; *) die "--service is auto or none" ;; esac
+}
+
+# A value of an earlier run, so that a second run need not repeat it.
+kept() { sed -n "s/^$1=//p" "$prefix/.shoal-agent" 2>/dev/null | head -n 1; }
+
+settle_names() {
+    if [ -f "$prefix/state/identity.json" ]; then
+        member=yes
+        known=$(kept name)
+        [ -z "$name" ] || [ "$name" = "$known" ] || die "this device is a member as $known" \
+            "keep that name, or --uninstall first and join again with a new token"
+        name=$known
+    else
+        member=no
+        name=${name:-$(uname -n | cut -d. -f1)}
+        [ -n "$token" ] || die "a join token is needed" \
+            "on the orchestrator: shoal token create; then pass --token TOKEN"
+    fi
+    case $name in *[!A-Za-z0-9._-]* | '') die "--name $name: letters, digits, . _ - only" ;; esac
+    [ -n "$url" ] || die "the fleet's gateway is not known" "pass --url http://GATEWAY:8421"
+    case $url in *[!A-Za-z0-9._:/\[\]-]*) die "--url $url is not a gateway's URL" ;; esac
+    [ -z "$version" ] || [ "$version" = "$THIS_VERSION" ] || die \
+        "version $version was asked for, this is $THIS_VERSION" \
+        "a fleet serves its own version; get the script from a fleet of version $version"
+}
+
+# ---------------------------------------------------------------- checks that need no download
+
+check_machine() {
+    [ "$(uname -s)" = Linux ] || die "devices run Linux, this is $(uname -s)"
+    case $(uname -m) in
+    x86_64 | aarch64 | arm64) ;;
+    *) die "there is no engine for $(uname -m)" "x86-64 and 64-bit ARM are served" ;;
+    esac
+    for tool in sed awk cut tar mktemp sha256sum readlink setsid; do
+        has "$tool" || die "the program $tool is missing" "install it with this system's packages"
+    done
+    [ -n "$bundle" ] || has curl || has wget || die "neither curl nor wget is installed" \
+        "install curl, or use a bundle (--bundle)"
+    [ -z "$bundle" ] || [ -f "$bundle" ] || die "there is no file $bundle"
+    find_python
+    if [ -e "$prefix" ] && [ ! -f "$prefix/.shoal-agent" ] && [ -n "$(ls -A "$prefix")" ]; then
+        die "$prefix exists and is not ours" "choose another --prefix"
+    fi
+    parent=$prefix
+    while [ ! -e "$parent" ]; do parent=$(dirname "$parent"); done
+    [ -w "$parent" ] || die "$parent cannot be written by $(id -un)" \
+        "choose another --prefix, or run as root"
+}
+
+find_python() {
+    for python in ${SHOAL_PYTHON:-python3.11 python3.12 python3.13 python3}; do
+        # No environment of somebody else's: what it was made from.
+        if found=$("$python" -c 'import sys, venv, ensurepip
+if sys.version_info < (3, 11): sys.exit(1)
+print(sys._base_executable)' 2>/dev/null); then
+            python=$found
+            return
+        fi
+    done
+    # shellcheck disable=SC1091 # the system's own file
+    distribution=$(. /etc/os-release 2>/dev/null && echo "${ID:-} ${ID_LIKE:-}") || distribution=''
+    case " $distribution " in
+    *debian* | *ubuntu*) remedy="apt install python3 python3-venv (Debian 12, Ubuntu 24.04 or newer)" ;;
+    *fedora* | *rhel* | *centos*) remedy="dnf install python3.11" ;;
+    *alpine*) remedy="apk add python3 py3-pip" ;;
+    *arch*) remedy="pacman -S python" ;;
+    *suse*) remedy="zypper install python311" ;;
+    *) remedy="install Python 3.11 or newer with its modules venv and ensurepip" ;;
+    esac
+    die "Python 3.11 or newer with venv is needed and not found" "$remedy; or name one in SHOAL_PYTHON"
+}
+
+# ---------------------------------------------------------------- files, each with its hash
+
+hash_of() { sha256sum <"$1" | cut -d' ' -f1; }
+
+download() { # URL FILE
+    if has curl; then
+        curl -fsSL --retry 3 --connect-timeout 10 -o "$2" "$1"
+    else
+        wget -q -T 30 -O "$2" "$1"
+    fi || die "$1 cannot be fetched" "check the URL and that the fleet runs"
+}
+
+open_source() {
+    if [ -n "$bundle" ]; then
+        if [ -n "$bundle_sha256" ]; then
+            [ "$(hash_of "$bundle")" = "$bundle_sha256" ] || die "$bundle has another SHA-256"
+        fi
+        tar -xf "$bundle" -C "$work" SHA256SUMS PLATFORM || die "$bundle is not a shoal bundle"
+    else
+        download "$url/shoal/v1/agent/SHA256SUMS" "$work/SHA256SUMS"
+    fi
+    if [ -z "$bundle" ] || [ -z "$bundle_sha256" ]; then
+        [ "$(hash_of "$work/SHA256SUMS")" = "$INDEX_SHA256" ] || if [ -n "$bundle" ]; then
+            die "this script was not made for $bundle" "use the bundle's own script \
+(tar -xf $bundle install.sh), or pass --bundle-sha256 as shoal bundle create printed it"
+        else
+            die "the fleet's list of files does not fit this script" \
+                "fetch the script again; if that does not help someone may be in between"
+        fi
+    fi
+    if [ -n "$bundle" ]; then
+        here=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')-$(uname -m)
+        made=$(cat "$work/PLATFORM")
+        [ "$here" = "$made" ] || die "the bundle is for Python-machine $made, this is $here" \
+            "make one on a like machine, or name a fitting Python in SHOAL_PYTHON"
+        # Only what the list names leaves the bundle, and not one of it is used unchecked.
+        cut -d' ' -f3- "$work/SHA256SUMS" >"$work/names"
+        tar -xf "$bundle" -C "$work" -T "$work/names" || die "the bundle is damaged"
+        (cd "$work" && sha256sum -c SHA256SUMS >/dev/null) || die "the bundle is damaged"
+    fi
+}
+
+listed() { # NAME: its hash in the list; empty when it is not there
+    awk -v wanted="$1" '$2 == wanted { print $1 }' "$work/SHA256SUMS"
+}
+
+fetch() { # NAME, into $work
+    wanted=$(listed "$1")
+    [ -n "$wanted" ] || die "the list of files lacks $1"
+    mkdir -p "$work/$(dirname "$1")"
+    [ -n "$bundle" ] || download "$url/shoal/v1/agent/$1" "$work/$1"
+    [ "$(hash_of "$work/$1")" = "$wanted" ] || die "$1 has a wrong SHA-256; nothing was changed"
+}
+
+# ---------------------------------------------------------------- checks with the wheel at hand
+
+from_wheel() { # FOLDER-IN-WHEEL MODULE ARGUMENTS...: run straight from the wheel, nothing installed
+    folder=$1
+    shift
+    PYTHONPATH="$work/$WHEEL$folder" "$python" -B -m "$@"
+}
+
+plan_engine() {
+    caches=${SHOAL_ENGINE_WHEELS:-${XDG_CACHE_HOME:-$HOME/.cache}/shoal/wheels}
+    data="/${WHEEL%-py3-none-any.whl}.data/data/share/shoal/deploy"
+    mkdir -p "$work/deploy" "$work/engine"
+    "$python" -B -c 'import sys, zipfile
+wheel, folder, target = sys.argv[1:]
+with zipfile.ZipFile(wheel) as packed:
+    for name in packed.namelist():
+        if name.startswith(folder + "/"):
+            packed.extract(name, target)' "$work/$WHEEL" "${data#/}" "$work/deploy"
+    builder="$work/deploy$data/build_engine.py"
+    plan=$(XDG_CACHE_HOME="$prefix/cache" "$python" -B "$builder" --plan \
+        --wheels "$caches" --wheels "$work/engine")
+    engine_key=$(echo "$plan" | sed -n '1s/ .*//p')
+    served=$(sed -n "s/^[0-9a-f]*  \(engine\/$engine_key\/.*\)/\1/p" "$work/SHA256SUMS" | head -n 1)
+    case $(echo "$plan" | head -n 1) in
+    *cached) engine=cached ;;
+    *)
+        engine=compile
+        [ -z "$served" ] || engine=served
+        [ -z "$bundle" ] || [ "$engine" = served ] || die \
+            "the bundle's engine is not for this CPU (wanted: $engine_key)" \
+            "make the bundle on a machine with the same CPU, Python and C library"
+        ;;
+    esac
+}
+
+check_fleet() {
+    set -- --url "$url" --prefix "$prefix"
+    [ "$engine" != compile ] || set -- "$@" --compiles
+    [ "$account" = "$(id -un)" ] || set -- "$@" --other-user
+    check_token=$token
+    [ "$member" = no ] || check_token=''
+    printf '%s' "$check_token" | from_wheel "" shoal.onboarding.preflight "$@" ||
+        die "nothing was changed on this machine"
+}
+
+# A model by name that the fleet or the bundle has: its path in the list.
+served_model() {
+    sed -n 's/^[0-9a-f]*  \(models\/.*\)/\1/p' "$work/SHA256SUMS" | while IFS= read -r file; do
+        [ "$(from_wheel "" shoal.model_names "$file")" != "$1" ] || echo "$file"
+    done | head -n 1
+}
+
+choose_service() {
+    if [ "$service" = auto ] && has systemctl; then
+        if [ "$(id -u)" = 0 ] && [ -d /run/systemd/system ]; then
+            service=system
+        elif [ "$(id -u)" != 0 ] && systemctl --user show-environment >/dev/null 2>&1; then
+            service=user
+        fi
+    fi
+    [ "$service" != auto ] || service=none
+    unit=shoal-agent
+    case $prefix in
+    /opt/shoal-agent | "${XDG_DATA_HOME:-$HOME/.local/share}/shoal-agent") ;;
+    *) unit=shoal-agent-$(printf '%s' "$prefix" | sha256sum | cut -c1-8) ;;
+    esac
+    case $service in
+    system) unit_file=/etc/systemd/system/$unit.service ;;
+    user) unit_file=${XDG_CONFIG_HOME:-$HOME/.config}/systemd/user/$unit.service ;;
+    none) unit_file='' ;;
+    esac
+    if [ "$service" = none ] && [ "$account" != "$(id -un)" ]; then
+        has setpriv || die "without systemd, setpriv is needed to run as $account" \
+            "install util-linux, or pass --user $(id -un)"
+    fi
+}
+
+say_plan() {
+    release="$THIS_VERSION-$(hash_of "$work/SHA256SUMS" | cut -c1-12)"
+    say "version $THIS_VERSION, device $name, fleet $url"
+    say "into $prefix, run by $account, $(
+        case $service in
+        none) echo "as a plain process (no systemd here)" ;;
+        *) echo "as the systemd $service service $unit" ;;
+        esac
+    )"
+    case $engine in
+    compile) say "the engine will be compiled for this CPU, which takes some minutes" ;;
+    *) say "the engine for this CPU is $engine: nothing is compiled" ;;
+    esac
+    [ "$member" = no ] || say "this device is a member: its identity is kept, no token is used"
+}
+
+# ---------------------------------------------------------------- changes
+
+make_places() {
+    if [ "$account" != "$(id -un)" ] && ! id -u "$account" >/dev/null 2>&1; then
+        if has useradd; then
+            useradd --system --user-group --no-create-home --home-dir "$prefix/state" \
+                --shell /usr/sbin/nologin "$account"
+        else
+            addgroup -S "$account" && adduser -S -D -H -G "$account" -h "$prefix/state" "$account"
+        fi || die "the account $account could not be made"
+        created_user=yes
+    fi
+    [ "$(kept created_user)" != yes ] || created_user=yes
+    mkdir -p "$prefix/versions" "$prefix/cache" "$prefix/state/models"
+    # First of all, so that whatever happens next can be uninstalled.
+    {
+        echo "name=$name"
+        echo "url=$url"
+        echo "user=$account"
+        echo "created_user=$created_user"
+        echo "service=$service"
+        echo "unit=$unit"
+        echo "unit_file=$unit_file"
+    } >"$prefix/.shoal-agent.new"
+    mv "$prefix/.shoal-agent.new" "$prefix/.shoal-agent"
+    chmod 755 "$prefix" "$prefix/versions" "$prefix/cache"
+    chmod 700 "$prefix/state"
+}
+
+install_environment() {
+    target="$prefix/versions/$release"
+    [ ! -f "$target/complete" ] || return 0
+    rm -rf "$target"
+    step "environment"
+    "$python" -m venv "$target"
+    step "packages"
+    # Compiled is below only what the agent loads: compiling all takes as long as the rest.
+    set -- --disable-pip-version-check install --quiet --no-compile --only-binary :all:
+    if [ -n "$bundle" ]; then
+        set -- --isolated "$@" --no-index --find-links "$work/wheels"
+    elif [ ! -d "$("$target/bin/python" -m pip cache dir 2>/dev/null)" ]; then
+        # Who keeps no cache of packages is left without one.
+        set -- "$@" --no-cache-dir
+    fi
+    "$target/bin/python" -m pip "$@" --constraint "$work/constraints.txt" "$work/$WHEEL" ||
+        die "the packages could not be installed" "see pip's message above, then run this again"
+}
+
+install_models() {
+    step "models"
+    : >"$work/model_arguments"
+    printf '%s\n' "$models" | while IFS= read -r model; do
+        [ -n "$model" ] || continue
+        if [ -f "$model" ]; then
+            model=$(readlink -f "$model")
+        else
+            file=$(served_model "$model")
+            if [ -n "$file" ]; then
+                place="$prefix/state/models/$(basename "$file")"
+                if [ ! -f "$place" ] || [ "$(hash_of "$place")" != "$(listed "$file")" ]; then
+                    fetch "$file"
+                    mv "$work/$file" "$place.new"
+                    mv "$place.new" "$place"
+                fi
+                model=$place
+            fi
+        fi
+        printf '%s\n' "$model" >>"$work/model_arguments"
+    done
+}
+
+install_engine() {
+    [ ! -f "$target/complete" ] || return 0
+    step "engine"
+    [ "$engine" != served ] || fetch "$served"
+    proof=$(head -n 1 "$work/model_arguments")
+    set -- --wheels "$caches" --wheels "$work/engine"
+    [ ! -f "$proof" ] || set -- "$@" --model "$proof"
+    # Built ones are kept below the prefix, to be removed with it.
+    XDG_CACHE_HOME="$prefix/cache" PIP_DISABLE_PIP_VERSION_CHECK=1 "$target/bin/python" \
+        "$target/share/shoal/deploy/build_engine.py" "$@" || die \
+        "no engine works on this CPU" "the message above says what was tried"
+    if [ "$engine" = served ]; then
+        mkdir -p "$prefix/cache/shoal/wheels/$engine_key"
+        cp "$work/$served" "$prefix/cache/shoal/wheels/$engine_key/"
+    fi
+    (cd / && "$target/bin/python" -c 'import agent.app, agent.llama.serve, shoal.cli.app') ||
+        die "the agent cannot be loaded" "see the message above; please report it"
+    touch "$target/complete"
+}
+
+write_settings() {
+    {
+        printf '%s\n' --join "$url" --name "$name"
+        while IFS= read -r model; do printf '%s\n' --model "$model"; done <"$work/model_arguments"
+        [ -z "$class" ] || printf '%s\n' --class "$class"
+        [ -z "$slots" ] || printf '%s\n' --slots "$slots"
+        [ -z "$context" ] || printf '%s\n' --context "$context"
+    } >"$work/agent.args"
+    changed=no
+    cmp -s "$work/agent.args" "$prefix/agent.args" || changed=yes
+    cp "$work/agent.args" "$prefix/agent.args"
+    cp "$target/bin/shoal-agent" "$prefix/shoal-agent.new"
+    chmod 755 "$prefix/shoal-agent.new"
+    mv "$prefix/shoal-agent.new" "$prefix/shoal-agent"
+    if [ "$member" = no ]; then
+        (umask 077 && printf '%s\n' "$token" >"$work/token")
+        mv "$work/token" "$prefix/state/token"
+    fi
+    [ "$account" = "$(id -un)" ] || chown -R -h "$account:" "$prefix/state"
+    [ -z "$unit_file" ] || write_unit
+}
+
+# Exit codes after which coming back is useless: docs/exit-codes.md.
+write_unit() {
+    mkdir -p "$(dirname "$unit_file")"
+    {
+        echo "[Unit]"
+        echo "Description=shoal device agent ($name)"
+        echo "Wants=network-online.target"
+        echo "After=network-online.target"
+        echo
+        echo "[Service]"
+        echo "ExecStart=\"$prefix/shoal-agent\" run"
+        echo "Restart=on-failure"
+        echo "RestartSec=5"
+        echo "RestartPreventExitStatus=2 11 12 13 14 15 16 17 20 21 22 23 30 31"
+        echo "KillMode=mixed"
+        echo "TimeoutStopSec=30"
+        echo "NoNewPrivileges=yes"
+        if [ "$service" = system ]; then
+            echo "User=$account"
+            echo "ProtectSystem=strict"
+            echo "ReadWritePaths=\"$prefix/state\""
+            echo "PrivateTmp=yes"
+            echo "ProtectKernelModules=yes"
+            echo "ProtectKernelTunables=yes"
+            echo "RestrictSUIDSGID=yes"
+        fi
+        echo
+        echo "[Install]"
+        if [ "$service" = system ]; then
+            echo "WantedBy=multi-user.target"
+        else
+            echo "WantedBy=default.target"
+        fi
+    } >"$unit_file"
+    case $service in
+    system) systemctl daemon-reload && systemctl --quiet enable "$unit" ;;
+    user)
+        systemctl --user daemon-reload && systemctl --user --quiet enable "$unit"
+        loginctl enable-linger "$account" 2>/dev/null ||
+            say "it runs while you are logged in; always: loginctl enable-linger $account"
+        ;;
+    esac
+}
+
+switch() {
+    previous=$(readlink "$prefix/current" 2>/dev/null || true)
+    ln -sfn "versions/$release" "$prefix/current"
+}
+
+start_agent() {
+    if [ "$start" = 0 ]; then
+        say "installed, not started: $prefix/shoal-agent start"
+        return 0
+    fi
+    step "joining"
+    if [ "$previous" = "versions/$release" ] && [ "$changed" = no ] &&
+        "$prefix/shoal-agent" status >/dev/null 2>&1; then
+        say "nothing changed; the agent runs"
+        return 0
+    fi
+    [ -z "$previous" ] || "$prefix/shoal-agent" stop
+    "$prefix/shoal-agent" start
+    if wait_until_joined; then
+        rm -f "$prefix/state/token"
+        for old in "$prefix"/versions/*; do
+            [ "$old" = "$target" ] || rm -rf "$old"
+        done
+        return 0
+    fi
+    "$prefix/shoal-agent" logs 2>/dev/null | tail -n 5 >&2 || true
+    if [ -n "$previous" ] && [ "$previous" != "versions/$release" ]; then
+        ln -sfn "$previous" "$prefix/current"
+        "$prefix/shoal-agent" stop || true
+        "$prefix/shoal-agent" start
+        die "the new version did not start; the one before is back ($previous)"
+    fi
+    die "the agent did not join" "see the lines above; run this again with a new token, \
+or remove it with: $prefix/shoal-agent uninstall"
+}
+
+# A member once its identity is written, and the process lives.
+wait_until_joined() {
+    waited=0 absent=0
+    while [ "$waited" -lt $((JOIN_LIMIT_S * 5)) ]; do
+        sleep 0.2
+        waited=$((waited + 1))
+        if "$prefix/shoal-agent" status >/dev/null 2>&1; then
+            absent=0
+            [ ! -f "$prefix/state/identity.json" ] || [ "$waited" -lt 5 ] || return 0
+        else
+            absent=$((absent + 1))
+            [ "$absent" -lt 10 ] || return 1
+        fi
+    done
+    return 1
+}
+
+remove() {
+    if [ -x "$prefix/shoal-agent" ]; then
+        exec "$prefix/shoal-agent" uninstall
+    fi
+    [ -f "$prefix/.shoal-agent" ] || die "$prefix holds no installed agent" \
+        "pass the --prefix that it was installed with"
+    # Stopped half-way: no process and no service was made yet.
+    [ "$(kept created_user)" != yes ] || userdel "$(kept user)" || deluser "$(kept user)" || true
+    rm -rf "$prefix"
+    say "removed what a broken installation left in $prefix"
+}
+
+main() {
+    umask 022
+    read_settings "$@"
+    if [ "$uninstall" = yes ]; then
+        remove
+        return
+    fi
+    settle_names
+    check_machine
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 130' INT TERM
+    began=$(date +%s)
+    step "checks"
+    open_source
+    fetch "$WHEEL"
+    fetch constraints.txt
+    plan_engine
+    check_fleet
+    choose_service
+    say_plan
+    if [ "$dry_run" = yes ]; then
+        say "a dry run: nothing was changed"
+        return
+    fi
+    make_places
+    install_environment
+    install_models
+    install_engine
+    write_settings
+    switch
+    start_agent
+    step ""
+    say "done in $(($(date +%s) - began)) s; control it with $prefix/shoal-agent"
+}
+
+# Last, so that a download that breaks off runs nothing.
+main "$@" </dev/null
