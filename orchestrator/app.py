@@ -30,7 +30,8 @@ from orchestrator.actors.config import (
 )
 from orchestrator.actors.haproxy import write_haproxy_wrapper
 from orchestrator.config import HubConfig
-from orchestrator.dispatch.config import CloudConfigError, load_cloud_endpoints
+from orchestrator.dispatch.config import CloudConfigError, load_cloud_config
+from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.identity.key_files import KeyFileError
 from orchestrator.stages import Stages
@@ -111,7 +112,8 @@ class Orchestrator:
             raise StartFailure(
                 f"port {arguments.port} is taken; end what uses it or choose another with --port"
             )
-        self._cloud = load_cloud_endpoints(arguments.cloud_config) if arguments.cloud_config else ()
+        file = arguments.cloud_config
+        self._cloud = load_cloud_config(file) if file else CloudConfig()
         self._sockets_dir = self._home.make_sockets_dir()
         haproxy_dir = self._sockets_dir / "haproxy"
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
@@ -242,7 +244,7 @@ def _gateway_config(
     home: Home,
     ports: FleetPorts,
     secrets: setup.FleetSecrets,
-    cloud: tuple[Any, ...],
+    cloud: CloudConfig,
 ) -> GatewayConfig:
     url = f"http://{_advertised_host(arguments)}:{arguments.port}"
     return GatewayConfig(

@@ -16,6 +16,9 @@ from orchestrator.identity.api_keys import Role, new_key
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.key_files import create_private, read_private, write_private
 from orchestrator.identity.key_store_redis import KeyStore
+from orchestrator.identity.tenants import TenantPolicy
+from orchestrator.identity.tenants_redis import TenantStore
+from orchestrator.request import Privacy
 from shoal.home import Home
 from shoal.onboarding.depot import make_depot
 from shoal.onboarding.sources import SourcesMissingError
@@ -60,11 +63,15 @@ def prepare_identity(home: Home) -> FleetSecrets:
 async def prepare_keys(home: Home, state_url: str) -> None:
     """Make the local API keys at first use, and tell Redis of them at each start.
 
-    Redis may be new or empty while the key files are not.
+    Redis may be new or empty while the key files are not. Their tenant's policy is set
+    with its first key only: a policy that was lost with Redis is not to come back as a
+    laxer one.
     """
     client = connect(state_url)
     try:
         store = KeyStore(client)
+        if not home.default_key_file.exists():
+            await TenantStore(client).put("default", TenantPolicy(Privacy.ANY))
         for path, name, role in (
             (home.admin_key_file, "local-admin", Role.ADMIN),
             (home.default_key_file, "local-default", Role.USER),

@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from shoal.errors import ShoalError
+from shoal.openai.tier_use import TierUse
 from shoal.v1 import inference_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class Try:
+    """One endpoint that was asked; `failed` empty: it served, or still runs."""
+
+    endpoint: str
+    started_unix_ms: int
+    failed: str = ""
+
+
+@dataclass(slots=True)
+class Account:
+    """What a generation used of tiers that cost money, and whom it asked there."""
+
+    uses: dict[str, TierUse] = field(default_factory=dict)
+    tries: list[Try] = field(default_factory=list)
 
 
 class Generation(Protocol):
@@ -16,6 +35,11 @@ class Generation(Protocol):
     @property
     def tier(self) -> str:
         """`edge` or `cloud`: where it runs now."""
+        ...
+
+    @property
+    def account(self) -> Account:
+        """What it used so far; complete when the last update was taken."""
         ...
 
     async def take(self) -> Sequence[pb.SequenceUpdate]:

@@ -1,96 +1,107 @@
-"""The cloud backend: any OpenAI-compatible endpoint, streamed."""
+"""The cloud backend: any OpenAI-compatible endpoints, streamed."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import httpx
 import structlog
 
-from orchestrator.dispatch.backend import Mailbox, failed_update
-from orchestrator.dispatch.cloud_wire import ChunkReader, refusal, upstream_body
-from orchestrator.dispatch.config import CloudEndpoint, CloudModel
+from orchestrator.dispatch.backend import Account, Mailbox, Try, failed_update
+from orchestrator.dispatch.choosing import CloudRoute, EndpointChooser
+from orchestrator.dispatch.cloud_attempt import CloudAttempt
+from orchestrator.dispatch.cloud_http import EndpointClient
+from orchestrator.dispatch.endpoint import CloudConfig
+from orchestrator.dispatch.faults import EndpointFault
+from orchestrator.dispatch.outbound import OutboundGate, OutboundPass
+from orchestrator.dispatch.spending import Allowance, Spending
 from shoal.errors import Reason, ShoalError
+from shoal.openai.tier_use import TierUse
 from shoal.v1 import inference_pb2 as pb
 
 _log = structlog.get_logger(__name__)
-_MAX_ERROR_BODY_BYTES = 64 * 1024
-# A line of a stream is one chunk; endpoints send far shorter ones.
-_MAX_LINE_CHARS = 4 * 1024 * 1024
+
+# An answer waits this long for its cost to be counted; the counting goes on without it.
+_SETTLE_WAIT_S = 1.0
+_TIER = "cloud"
 
 
 @dataclass(frozen=True, slots=True)
-class CloudRoute:
-    """A cloud model and the endpoint that serves it."""
+class CloudClocks:
+    """Time and chance, so that tests can hold both."""
 
-    endpoint: CloudEndpoint
-    model: CloudModel
+    monotonic: Callable[[], float] = time.monotonic
+    unix: Callable[[], float] = time.time
+    # Not a secret: it spreads load.
+    dice: random.Random = random.Random()  # noqa: S311, RUF009 - one for all is meant
 
 
 class CloudBackend:
     """Sends requests to the endpoints that serve their models; one HTTP client for each."""
 
     def __init__(
-        self, endpoints: Sequence[CloudEndpoint], monotonic: Callable[[], float] = time.monotonic
+        self,
+        config: CloudConfig,
+        gate: OutboundGate,
+        spending: Spending,
+        clocks: CloudClocks | None = None,
     ) -> None:
-        self._routes: dict[str, CloudRoute] = {}
-        self._clients: dict[str, httpx.AsyncClient] = {}
-        self._monotonic = monotonic
-        for endpoint in endpoints:
-            self._clients[endpoint.name] = _client(endpoint)
-            for model in endpoint.models:
-                # The first endpoint in the file that has a model serves it.
-                self._routes.setdefault(model.name, CloudRoute(endpoint, model))
+        self.config = config
+        self.gate = gate
+        self.spending = spending
+        self.clocks = clocks or CloudClocks()
+        self.chooser = EndpointChooser(config.endpoints, self.clocks.dice)
+        self._clients = {each.name: EndpointClient(each) for each in config.endpoints}
+        self._background: set[asyncio.Task[None]] = set()
 
     @property
     def routes(self) -> Mapping[str, CloudRoute]:
-        """Cloud models by name."""
-        return self._routes
+        """The preferred route of each cloud model."""
+        return {model: routes[0] for model, routes in self.chooser.routes.items()}
 
-    def start(self, request: pb.GenerateRequest) -> CloudGeneration:
-        """Begin; `request.model` must be one of `routes`."""
-        route = self._routes[request.model]
-        return CloudGeneration(self._clients[route.endpoint.name], route, request, self._monotonic)
+    def start(self, request: pb.GenerateRequest, *, patient: bool = True) -> CloudGeneration:
+        """Begin; `request.model` must be one of `routes`.
+
+        Not `patient`: fail rather than wait for an endpoint, for another tier can serve.
+        """
+        return CloudGeneration(self, request, patient=patient)
+
+    def client(self, route: CloudRoute) -> EndpointClient:
+        """Connections to the route's endpoint."""
+        return self._clients[route.endpoint.name]
+
+    def in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run something that must outlive the request that started it."""
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
     async def close(self) -> None:
-        """Close all connections."""
-        await asyncio.gather(*(client.aclose() for client in self._clients.values()))
-
-
-def _client(endpoint: CloudEndpoint) -> httpx.AsyncClient:
-    headers = {"authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
-    return httpx.AsyncClient(
-        base_url=endpoint.url + "/",
-        headers=headers,
-        timeout=httpx.Timeout(endpoint.read_timeout_s, connect=endpoint.connect_timeout_s),
-        limits=httpx.Limits(max_connections=endpoint.max_connections),
-        # A redirect would take the prompt and the key to a host that nobody configured.
-        follow_redirects=False,
-    )
+        """Finish counting, close all connections."""
+        await asyncio.gather(*self._background, return_exceptions=True)
+        await asyncio.gather(*(client.close() for client in self._clients.values()))
 
 
 class CloudGeneration:
     """A sequence in the cloud; cancelling closes its HTTP connection."""
 
-    tier = "cloud"
+    tier = _TIER
 
     def __init__(
-        self,
-        client: httpx.AsyncClient,
-        route: CloudRoute,
-        request: pb.GenerateRequest,
-        monotonic: Callable[[], float],
+        self, backend: CloudBackend, request: pb.GenerateRequest, *, patient: bool
     ) -> None:
-        self._client = client
-        self._route = route
+        self.account = Account()
+        self._backend = backend
         self._request = request
-        self._monotonic = monotonic
+        self._patient = patient
+        self._clocks = backend.clocks
         self._mailbox = Mailbox()
+        self._attempt: CloudAttempt | None = None
         self._task = asyncio.create_task(self._run(), name=f"cloud {request.request_id}")
 
     async def take(self) -> Sequence[pb.SequenceUpdate]:
@@ -104,89 +115,128 @@ class CloudGeneration:
     def _put(self, **parts: Any) -> None:
         self._mailbox.put(pb.SequenceUpdate(request_id=self._request.request_id, **parts))
 
-    async def _run(self) -> None:
-        endpoint = self._route.endpoint
-        self._put(
-            placed=pb.Placed(
-                device_id=f"cloud:{endpoint.name}",
-                device_name=endpoint.name,
-                device_class="cloud",
-                reason=f"{self._request.model} is served by the cloud endpoint {endpoint.name}.",
-                attempt=1,
-            )
-        )
-        try:
-            await self._stream()
-        except ShoalError as error:
-            self._fail(error)
-        except httpx.TimeoutException:
-            self._fail(
-                ShoalError(
-                    Reason.UPSTREAM, f"The cloud endpoint {endpoint.name} did not answer in time."
-                )
-            )
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            _log.warning("cloud_request_failed", endpoint=endpoint.name, cause=repr(error))
-            self._fail(
-                ShoalError(Reason.UPSTREAM, f"The cloud endpoint {endpoint.name} is unreachable.")
-            )
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            # Whatever an endpoint sends that is not OpenAI's format ends here.
-            _log.warning("cloud_answer_malformed", endpoint=endpoint.name, cause=repr(error))
-            self._fail(
-                ShoalError(
-                    Reason.UPSTREAM, f"The cloud endpoint {endpoint.name} sent a malformed answer."
-                )
-            )
-
     def _fail(self, error: ShoalError) -> None:
         self._mailbox.put(failed_update(self._request.request_id, error))
 
-    async def _stream(self) -> None:
-        chat = self._request.WhichOneof("prompt") == "chat"
-        body = upstream_body(self._request, self._route.model.upstream)
-        path = "chat/completions" if chat else "completions"
-        started_s = self._monotonic()
-        async with self._client.stream("POST", path, json=body) as response:
-            if response.status_code != 200:
-                raise refusal(self._route.endpoint.name, response, await _error_body(response))
-            reader = ChunkReader()
-            first_s = started_s
-            async for line in response.aiter_lines():
-                if len(line) > _MAX_LINE_CHARS:
-                    raise ValueError("a line of the stream is too long")
-                if not line.startswith("data:"):
-                    continue
-                data = line[5:].strip()
-                if data == "[DONE]":
-                    break
-                delta = reader.read(json.loads(data))
-                if delta is not None:
-                    if reader.num_deltas == 1:
-                        first_s = self._monotonic()
-                    self._put(delta=delta)
-            finished = reader.finished()
-        self._put(finished=self._timed(finished, reader.num_deltas, (started_s, first_s)))
+    async def _run(self) -> None:
+        try:
+            outbound = await self._backend.gate.admit(self._request)
+            order = self._backend.chooser.order(self._request.model)
+            allowance = await self._backend.spending.reserve(outbound, order)
+            finished = await self._within(outbound, allowance, order)
+        except EndpointFault as fault:
+            self._fail(fault.error)
+        except ShoalError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a reader must not wait for ever; logged
+            _log.error("cloud_request_crashed", cause=type(error).__name__)
+            self._fail(ShoalError(Reason.INTERNAL, "The gateway failed on this request."))
+        else:
+            self._put(finished=finished)
 
-    def _timed(
-        self, finished: pb.Finished, num_deltas: int, marks_s: tuple[float, float]
+    async def _within(
+        self, outbound: OutboundPass, allowance: Allowance, order: Sequence[CloudRoute]
     ) -> pb.Finished:
-        """Add timings as seen from here; an endpoint without usage is counted by its chunks."""
-        started_s, first_s = marks_s
-        now_s = self._monotonic()
-        if not finished.usage.completion_tokens:
-            finished.usage.completion_tokens = num_deltas
-        tokens = finished.usage.completion_tokens
-        finished.timings.ttft_ms = (first_s - started_s) * 1000
-        finished.timings.total_ms = (now_s - started_s) * 1000
-        finished.timings.tpot_ms = (now_s - first_s) * 1000 / (tokens - 1) if tokens > 1 else 0.0
-        return finished
+        """Try endpoints; whatever happens, what was used is counted."""
+        try:
+            return await self._try_all(outbound, allowance, order)
+        finally:
+            use = self.account.uses.get(_TIER, TierUse(0, 0, 0, self._backend.config.currency))
+            settling = self._backend.in_background(self._backend.spending.settle(allowance, use))
+            await asyncio.wait({settling}, timeout=_SETTLE_WAIT_S)
+
+    async def _try_all(
+        self, outbound: OutboundPass, allowance: Allowance, order: Sequence[CloudRoute]
+    ) -> pb.Finished:
+        """One endpoint after another; after the last one, the first again, a little later."""
+        limits = self._backend.config.retry
+        began_s = self._clocks.monotonic()
+        untried = list(order)
+        last: EndpointFault | None = None
+        pause_s = limits.first_pause_s
+        while True:
+            now_s = self._clocks.monotonic()
+            route = self._backend.chooser.acquire(untried, now_s)
+            if route is not None:
+                untried.remove(route)
+                try:
+                    return await self._try_one(outbound, allowance, route)
+                except EndpointFault as fault:
+                    last = fault
+                    if fault.final or self._has_output:
+                        raise
+                if len(self.account.tries) >= limits.max_tries:
+                    raise last
+                continue
+            # Every endpoint has failed once more, or rests.
+            wait_s = max(pause_s, self._backend.chooser.wait_s(order, now_s))
+            waited_s = self._clocks.monotonic() - began_s
+            if not self._patient or waited_s + wait_s > limits.max_wait_s:
+                raise _given_up(last, self._request.model, wait_s)
+            await asyncio.sleep(wait_s * self._clocks.dice.uniform(1.0, 1.1))
+            pause_s = min(limits.max_pause_s, 2 * pause_s)
+            untried = list(order)
+
+    @property
+    def _has_output(self) -> bool:
+        return self._attempt is not None and self._attempt.num_deltas > 0
+
+    async def _try_one(
+        self, outbound: OutboundPass, allowance: Allowance, route: CloudRoute
+    ) -> pb.Finished:
+        breaker = self._backend.chooser.breaker(route)
+        name = route.endpoint.name
+        tried = Try(name, round(self._clocks.unix() * 1000))
+        self.account.tries.append(tried)
+        self._put(placed=self._placed(route))
+        attempt = self._attempt = CloudAttempt(
+            route, outbound, allowance, self._clocks, lambda delta: self._put(delta=delta)
+        )
+        told = False
+        try:
+            finished = await attempt.run(self._backend.client(route))
+            breaker.succeeded()
+            told = True
+            return finished
+        except EndpointFault as fault:
+            now_s = self._clocks.monotonic()
+            if fault.blames_endpoint:
+                breaker.failed(now_s)
+            if fault.retry_after_s is not None:
+                breaker.rate_limited(now_s, fault.retry_after_s)
+            elif not fault.blames_endpoint:
+                breaker.released()
+            told = True
+            self.account.tries[-1] = Try(name, tried.started_unix_ms, fault.note)
+            _log.warning("cloud_try_failed", endpoint=name, cause=fault.note)
+            raise
+        finally:
+            if not told:
+                breaker.released()
+            use = attempt.use(self._backend.config.currency)
+            so_far = self.account.uses.get(_TIER)
+            self.account.uses[_TIER] = use if so_far is None else so_far.plus(use)
+
+    def _placed(self, route: CloudRoute) -> pb.Placed:
+        name = route.endpoint.name
+        return pb.Placed(
+            device_id=f"cloud:{name}",
+            device_name=name,
+            device_class="cloud",
+            reason=f"{self._request.model} is served by the cloud endpoint {name}.",
+            attempt=len(self.account.tries),
+        )
 
 
-async def _error_body(response: httpx.Response) -> bytes:
-    body = b""
-    async for part in response.aiter_bytes():
-        body += part
-        if len(body) > _MAX_ERROR_BODY_BYTES:
-            break
-    return body
+def _given_up(last: EndpointFault | None, model: str, wait_s: float) -> ShoalError:
+    """The last failure, or that nobody could be asked; with the time until it is worth it."""
+    if last is None:
+        return ShoalError(
+            Reason.UPSTREAM,
+            f"No cloud endpoint of {model} is asked now: each failed or wants to be left alone.",
+            retry_after_ms=round(wait_s * 1000),
+        )
+    error = last.error
+    return ShoalError(
+        error.reason, error.message, retry_after_ms=max(error.retry_after_ms, round(wait_s * 1000))
+    )

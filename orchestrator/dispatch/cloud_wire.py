@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
-import httpx
-
-from shoal.errors import Reason, ShoalError
+from orchestrator.dispatch.faults import EndpointFault, FaultKind
 from shoal.v1 import inference_pb2 as pb
 
+_MAX_CLAIM = 2**31
 _SAMPLING_FIELDS = (
     "temperature",
     "top_p",
@@ -22,7 +22,9 @@ _SAMPLING_FIELDS = (
 )
 
 
-def upstream_body(request: pb.GenerateRequest, upstream_model: str) -> dict[str, Any]:
+def upstream_body(
+    request: pb.GenerateRequest, upstream_model: str, max_tokens: int | None
+) -> dict[str, Any]:
     """The JSON to post; fields that the client left out stay out."""
     body: dict[str, Any] = {
         "model": upstream_model,
@@ -36,8 +38,8 @@ def upstream_body(request: pb.GenerateRequest, upstream_model: str) -> dict[str,
         body["logit_bias"] = {str(k): v for k, v in request.sampling.logit_bias.items()}
     if request.stop:
         body["stop"] = list(request.stop)
-    if request.HasField("max_tokens"):
-        body["max_tokens"] = request.max_tokens
+    if max_tokens is not None:
+        body["max_tokens"] = max_tokens
     chat = request.WhichOneof("prompt") == "chat"
     if request.HasField("top_logprobs"):
         if chat:
@@ -61,51 +63,74 @@ def _message(message: pb.ChatMessage) -> dict[str, str]:
 
 
 class ChunkReader:
-    """Gathers an endpoint's stream: text as it comes, the end and the usage for the end."""
+    """Gathers one endpoint's stream: text as it comes, the end and the claimed usage."""
 
-    def __init__(self) -> None:
+    def __init__(self, endpoint: str) -> None:
+        self._endpoint = endpoint
         self.finish_reason = ""
-        self.usage = pb.Usage()
-        self.num_deltas = 0
+        self.claimed: pb.Usage | None = None
 
-    def read(self, chunk: dict[str, Any]) -> pb.Delta | None:
-        """The chunk's text, None when it brings none; raises the error it reports."""
-        if isinstance(chunk.get("error"), dict):
-            message = str(chunk["error"].get("message", "no reason given"))
-            raise ShoalError(Reason.UPSTREAM, f"The cloud endpoint failed: {message}")
+    def read(self, chunk: object) -> pb.Delta | None:
+        """The chunk's text, None when it brings none.
+
+        Raises the fault that it reports, or MALFORMED for anything else than a chunk.
+        """
+        if not isinstance(chunk, dict):
+            raise EndpointFault(FaultKind.MALFORMED, self._endpoint)
+        if chunk.get("error"):
+            raise EndpointFault(FaultKind.SERVER_ERROR, self._endpoint, said=_said(chunk["error"]))
+        try:
+            return self._read(chunk)
+        except (ValueError, TypeError, AttributeError, LookupError, OverflowError) as error:
+            # Whatever an endpoint sends that is not OpenAI's format ends here.
+            raise EndpointFault(FaultKind.MALFORMED, self._endpoint) from error
+
+    def _read(self, chunk: dict[str, Any]) -> pb.Delta | None:
         if isinstance(chunk.get("usage"), dict):
-            self.usage = _usage(chunk["usage"])
+            self.claimed = _usage(chunk["usage"])
         choices = chunk.get("choices")
         if not choices:
             return None
         choice = choices[0]
-        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
         delta = choice.get("delta")
         text = (delta.get("content") if isinstance(delta, dict) else choice.get("text")) or ""
         logprobs = _logprobs(choice.get("logprobs"))
         if not text and not logprobs:
             return None
-        self.num_deltas += 1
         return pb.Delta(text=text, logprobs=logprobs)
 
-    def finished(self) -> pb.Finished:
-        """The end; raises UPSTREAM when the endpoint never said that it was one."""
-        if not self.finish_reason:
-            raise ShoalError(Reason.UPSTREAM, "The cloud endpoint's answer broke off. Try again.")
-        length = self.finish_reason == "length"
-        return pb.Finished(
-            reason=pb.Finished.REASON_LENGTH if length else pb.Finished.REASON_STOP,
-            usage=self.usage,
-        )
+
+def error_text(body: bytes) -> str:
+    """What an HTTP error's body says, in OpenAI's shape or near it."""
+    try:
+        return _said(json.loads(body)["error"])
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return "no reason given"
 
 
-def _usage(usage: dict[str, Any]) -> pb.Usage:
-    details = usage.get("prompt_tokens_details") or {}
+def _said(error: object) -> str:
+    return str(error.get("message", "no reason given") if isinstance(error, dict) else error)
+
+
+def _usage(usage: dict[str, Any]) -> pb.Usage | None:
+    """The claim; None when it is none. Numbers that no message holds are cut to what one does."""
+    numbers = [usage.get("prompt_tokens"), usage.get("completion_tokens")]
+    if not all(isinstance(n, int | float) and not math.isnan(n) for n in numbers):
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
     return pb.Usage(
-        prompt_tokens=int(usage.get("prompt_tokens") or 0),
-        completion_tokens=int(usage.get("completion_tokens") or 0),
-        cached_tokens=int(details.get("cached_tokens") or 0),
+        prompt_tokens=_bounded(numbers[0]),
+        completion_tokens=_bounded(numbers[1]),
+        cached_tokens=_bounded(cached),
     )
+
+
+def _bounded(number: Any) -> int:
+    if not isinstance(number, int | float) or math.isnan(number):
+        return 0
+    return int(max(0, min(_MAX_CLAIM, number)))
 
 
 def _logprobs(value: object) -> list[pb.TokenLogprob]:
@@ -132,40 +157,3 @@ def _chat_token(item: dict[str, Any], top: list[dict[str, Any]]) -> pb.TokenLogp
         logprob=float(item.get("logprob") or 0.0),
         top=[_chat_token(other, []) for other in top],
     )
-
-
-def refusal(endpoint: str, response: httpx.Response, body: bytes) -> ShoalError:
-    """What an HTTP error of the endpoint means to our client.
-
-    Its credentials are ours, so 401 and 403 are our failure and not the client's.
-    """
-    status = response.status_code
-    message = _upstream_message(body)
-    if status == 429:
-        return ShoalError(
-            Reason.OVERLOADED,
-            f"The cloud endpoint {endpoint} is rate limited. Try again later.",
-            retry_after_ms=_retry_after_ms(response),
-        )
-    if status in (400, 404, 413, 422):
-        return ShoalError(Reason.INVALID_ARGUMENT, f"The cloud endpoint refused: {message}")
-    if status in (401, 403):
-        message = "it does not accept the configured key"
-    return ShoalError(
-        Reason.UPSTREAM, f"The cloud endpoint {endpoint} failed ({status}): {message}"
-    )
-
-
-def _upstream_message(body: bytes) -> str:
-    try:
-        error = json.loads(body)["error"]
-        return str(error["message"] if isinstance(error, dict) else error)[:500]
-    except (ValueError, KeyError, TypeError):
-        return "no reason given"
-
-
-def _retry_after_ms(response: httpx.Response) -> int:
-    try:
-        return max(0, min(3600, int(response.headers.get("retry-after", "1")))) * 1000
-    except ValueError:
-        return 1000

@@ -1,47 +1,52 @@
-"""Cloud endpoints, from a TOML or JSON file."""
+"""Cloud endpoints, retries and the detector of personal data, from a TOML or JSON file."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import fields
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
+
+from orchestrator.dispatch.breaker import BreakerLimits
+from orchestrator.dispatch.endpoint import (
+    CloudConfig,
+    CloudEndpoint,
+    CloudModel,
+    DetectorSettings,
+    RetryLimits,
+    Timeouts,
+)
+from orchestrator.dispatch.prices import Price
+from orchestrator.request import Privacy
+
+_Limits = TypeVar("_Limits")
+
+DETECTORS = ("presidio",)
+_CURRENCY = re.compile(r"[A-Z]{3}")
+_TOP = {"endpoint", "currency", "retry", "privacy", "default_max_tokens"}
+_ENDPOINT = {
+    "name", "url", "key", "key_file", "key_env", "model", "priority", "weight", "timeouts",
+    "breaker", "ca_file", "max_connections",
+}  # fmt: skip
+_MODEL = {
+    "name", "upstream", "num_parameters", "context_tokens", "input_per_million",
+    "output_per_million", "priority", "weight",
+}  # fmt: skip
+_PRIVACY = {"detector", "raises_to", "entities", "min_score", "timeout_s"}
 
 
 class CloudConfigError(ValueError):
     """The file cannot be used; the message says what to change."""
 
 
-@dataclass(frozen=True, slots=True)
-class CloudModel:
-    """A model that an endpoint serves; `upstream` is the endpoint's own name of it."""
-
-    name: str
-    upstream: str
-    num_parameters: int
-    context_tokens: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class CloudEndpoint:
-    """One OpenAI-compatible endpoint; `url` up to and including `/v1`."""
-
-    name: str
-    url: str
-    models: tuple[CloudModel, ...]
-    key: str = field(default="", repr=False)
-    connect_timeout_s: float = 10.0
-    # Between two pieces of the response, the first included: a long prompt takes a while.
-    read_timeout_s: float = 120.0
-    max_connections: int = 256
-
-
-def load_cloud_endpoints(path: Path) -> tuple[CloudEndpoint, ...]:
-    """The endpoints in the file's `endpoint` array.
+def load_cloud_config(path: Path) -> CloudConfig:
+    """The file's settings; unknown names are refused, for a misspelt limit protects nobody.
 
     Keys are read here: `key` as given, `key_file` (relative to the config file) or
     `key_env`. Raises CloudConfigError, which never shows a key.
@@ -51,13 +56,31 @@ def load_cloud_endpoints(path: Path) -> tuple[CloudEndpoint, ...]:
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     except (OSError, ValueError) as error:
         raise CloudConfigError(f"{path}: cannot be read: {error}") from error
-    rows = data.get("endpoint") if isinstance(data, dict) else None
-    if not isinstance(rows, list) or not rows:
-        raise CloudConfigError(f"{path}: needs at least one [[endpoint]].")
     try:
-        return tuple(_endpoint(row, path.parent) for row in rows)
+        return _config(data, path.parent)
     except CloudConfigError as error:
         raise CloudConfigError(f"{path}: {error}") from error.__cause__
+
+
+def _config(data: object, folder: Path) -> CloudConfig:
+    rows = data.get("endpoint") if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(rows, list) or not rows:
+        raise CloudConfigError("needs at least one [[endpoint]].")
+    _known(data, _TOP, "the file")
+    endpoints = tuple(_endpoint(_table(row, "endpoint"), folder) for row in rows)
+    names = [endpoint.name for endpoint in endpoints]
+    if len(set(names)) < len(names):
+        raise CloudConfigError("two endpoints have the same name; give each its own 'name'.")
+    currency = data.get("currency", "USD")
+    if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
+        raise CloudConfigError("'currency' must be three capital letters, as in \"EUR\".")
+    return CloudConfig(
+        endpoints=endpoints,
+        currency=currency,
+        retry=_limits(RetryLimits, data.get("retry", {}), "retry"),
+        detector=_detector(_table(data.get("privacy", {}), "privacy")),
+        default_max_tokens=int(_number(data, "default_max_tokens", 4_096)),
+    )
 
 
 def _endpoint(row: Mapping[str, Any], folder: Path) -> CloudEndpoint:
@@ -65,21 +88,29 @@ def _endpoint(row: Mapping[str, Any], folder: Path) -> CloudEndpoint:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise CloudConfigError(f"endpoint url {url!r} is not an http(s) address.")
+    if parts.username or parts.password:
+        raise CloudConfigError("an endpoint's url must hold no credentials; use 'key_file'.")
+    _known(row, _ENDPOINT, f"endpoint {url}")
     models = row.get("model")
     if not isinstance(models, list) or not models:
         raise CloudConfigError(f"endpoint {url}: needs at least one [[endpoint.model]].")
     return CloudEndpoint(
         name=str(row.get("name") or parts.hostname),
         url=url,
-        models=tuple(_model(model) for model in models),
+        models=tuple(_model(_table(model, "model")) for model in models),
         key=_key(row, folder),
-        connect_timeout_s=_seconds(row, "connect_timeout_s", 10.0),
-        read_timeout_s=_seconds(row, "read_timeout_s", 120.0),
+        priority=_whole(row, "priority", 0),
+        weight=_number(row, "weight", 1.0),
+        timeouts=_limits(Timeouts, row.get("timeouts", {}), "timeouts"),
+        breaker=_limits(BreakerLimits, row.get("breaker", {}), "breaker"),
+        ca_file=folder / _text(row, "ca_file") if "ca_file" in row else None,
+        max_connections=int(_number(row, "max_connections", 256)),
     )
 
 
 def _model(row: Mapping[str, Any]) -> CloudModel:
     name = _text(row, "name")
+    _known(row, _MODEL, f"model {name}")
     num_parameters = row.get("num_parameters")
     if not isinstance(num_parameters, int) or num_parameters <= 0:
         raise CloudConfigError(f"model {name}: needs num_parameters, a whole number above 0.")
@@ -87,7 +118,45 @@ def _model(row: Mapping[str, Any]) -> CloudModel:
         name=name,
         upstream=str(row.get("upstream") or name),
         num_parameters=num_parameters,
-        context_tokens=int(row.get("context_tokens", 0)),
+        context_tokens=_whole(row, "context_tokens", 0),
+        price=_price(row, name),
+        priority=_whole(row, "priority", 0) if "priority" in row else None,
+        weight=_number(row, "weight", 1.0) if "weight" in row else None,
+    )
+
+
+def _price(row: Mapping[str, Any], name: str) -> Price | None:
+    given = [row.get(field) for field in ("input_per_million", "output_per_million")]
+    if given == [None, None]:
+        return None
+    for value in given:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
+            raise CloudConfigError(
+                f"model {name}: 'input_per_million' and 'output_per_million' must both be numbers "
+                "from 0."
+            )
+    # By way of the text: 0.1 is meant as it was written.
+    return Price(Decimal(str(given[0])), Decimal(str(given[1])))
+
+
+def _detector(row: Mapping[str, Any]) -> DetectorSettings:
+    _known(row, _PRIVACY, "privacy")
+    if "detector" not in row:
+        return DetectorSettings()
+    kind, raises_to = row["detector"], row.get("raises_to", Privacy.LOCAL_ONLY.value)
+    if kind not in DETECTORS:
+        raise CloudConfigError(f"privacy.detector {kind!r} is unknown; known: presidio.")
+    if raises_to not in (Privacy.LOCAL_ONLY.value, Privacy.LOCAL_PREFERRED.value):
+        raise CloudConfigError("privacy.raises_to must be 'local_only' or 'local_preferred'.")
+    entities = row.get("entities", [])
+    if not isinstance(entities, list) or not all(isinstance(name, str) for name in entities):
+        raise CloudConfigError("privacy.entities must be a list of names.")
+    return DetectorSettings(
+        kind=kind,
+        raises_to=raises_to,
+        entities=tuple(entities),
+        min_score=_number(row, "min_score", 0.4),
+        timeout_s=_number(row, "timeout_s", 5.0),
     )
 
 
@@ -96,7 +165,7 @@ def _key(row: Mapping[str, Any], folder: Path) -> str:
         path = folder / _text(row, "key_file")
         try:
             return path.read_text(encoding="utf-8").strip()
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
             raise CloudConfigError(f"key_file cannot be read: {error}") from error
     if "key_env" in row:
         name = _text(row, "key_env")
@@ -107,6 +176,29 @@ def _key(row: Mapping[str, Any], folder: Path) -> str:
     return str(row.get("key", ""))
 
 
+def _limits(kind: type[_Limits], row: object, name: str) -> _Limits:
+    """A dataclass of numbers above 0, its defaults for those that are not given."""
+    table = _table(row, name)
+    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
+    _known(table, set(known), name)
+    values = {key: _number(table, key, 1.0) for key in table}
+    whole = {key: int(value) for key, value in values.items() if known[key].type == "int"}
+    return kind(**(values | whole))
+
+
+def _known(row: Mapping[str, Any], known: set[str], where: str) -> None:
+    for name in row:
+        if name not in known:
+            listed = ", ".join(sorted(known))
+            raise CloudConfigError(f"{where}: '{name}' is unknown. Known: {listed}.")
+
+
+def _table(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise CloudConfigError(f"'{name}' must be a table.")
+    return value
+
+
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value:
@@ -114,8 +206,15 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _seconds(row: Mapping[str, Any], name: str, default: float) -> float:
+def _whole(row: Mapping[str, Any], name: str, default: int) -> int:
+    value = row.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise CloudConfigError(f"'{name}' must be a whole number.")
+    return value
+
+
+def _number(row: Mapping[str, Any], name: str, default: float) -> float:
     value = row.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise CloudConfigError(f"'{name}' must be a number of seconds above 0.")
+        raise CloudConfigError(f"'{name}' must be a number above 0.")
     return float(value)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from orchestrator.dispatch.backend import Backend, Generation, has_output
+from orchestrator.dispatch.backend import Account, Generation, has_output
 from orchestrator.dispatch.cloud import CloudBackend
 from orchestrator.dispatch.edge import EdgeBackend
 from orchestrator.dispatch.plan import ModelPresence, TierPlan, plan_tiers
+from orchestrator.dispatch.ruling import Ruling
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import inference_pb2 as pb
 
-_PRIVACY_NAMES = {
-    pb.PRIVACY_LOCAL_ONLY: "local_only",
-    pb.PRIVACY_LOCAL_PREFERRED: "local_preferred",
-}
 # Failures of one tier that say nothing against another.
 _TRY_NEXT_TIER = frozenset(
     {
@@ -25,8 +23,13 @@ _TRY_NEXT_TIER = frozenset(
         Reason.DRAINING,
         Reason.SLO_UNREACHABLE,
         Reason.UPSTREAM,
+        Reason.BUDGET_EXCEEDED,
     }
 )
+# Refusals to ask a tier at all: what the tier before said is more use to the client.
+_NOT_ASKED = frozenset({Reason.BUDGET_EXCEEDED, Reason.PERMISSION_DENIED})
+
+Start = Callable[[], Generation]
 
 
 class Dispatcher:
@@ -48,42 +51,57 @@ class Dispatcher:
             in_cloud=route is not None,
         )
 
-    def plan(self, request: pb.GenerateRequest) -> TierPlan:
+    async def rule(self, request: pb.GenerateRequest) -> Ruling:
+        """How far the request may travel; noted in its hints for every hop below."""
+        return await self.cloud.gate.rule(request)
+
+    def plan(self, request: pb.GenerateRequest, ruling: Ruling) -> TierPlan:
         """See `plan_tiers`."""
         hints = request.hints
         return plan_tiers(
             request.model,
             self.presence(request.model),
-            privacy=_PRIVACY_NAMES.get(hints.privacy, ""),
+            ruling=ruling,
             pinned_to_device=bool(hints.device or hints.device_class),
         )
 
-    def start(self, request: pb.GenerateRequest) -> Generation:
-        """Begin; raises `ShoalError` when no tier is allowed."""
-        plan = self.plan(request)
-        return TieredGeneration([self._backend(tier) for tier in plan.tiers], request, plan.reason)
+    def start(self, request: pb.GenerateRequest, ruling: Ruling) -> Generation:
+        """Begin; `ruling` is that of `rule`. Raises `ShoalError` when no tier is allowed."""
+        plan = self.plan(request, ruling)
+        starts = [self._start(tier, request, is_last=tier == plan.tiers[-1]) for tier in plan.tiers]
+        return TieredGeneration(starts, request, plan.reason)
 
-    def _backend(self, tier: str) -> Backend:
-        return self.cloud if tier == "cloud" else self.edge
+    def _start(self, tier: str, request: pb.GenerateRequest, *, is_last: bool) -> Start:
+        if tier == "cloud":
+            return partial(self.cloud.start, request, patient=is_last)
+        return partial(self.edge.start, request)
 
 
 class TieredGeneration:
     """A sequence that goes on to the next tier when one fails before any output."""
 
-    def __init__(
-        self, backends: Sequence[Backend], request: pb.GenerateRequest, reason: str
-    ) -> None:
+    def __init__(self, starts: Sequence[Start], request: pb.GenerateRequest, reason: str) -> None:
         self._request = request
         self._reason = reason
-        self._rest = list(backends[1:])
-        self._current: Generation = backends[0].start(request)
+        self._rest = list(starts[1:])
+        self._current: Generation = starts[0]()
+        self._earlier: list[Generation] = []
+        self._failed_before: pb.SequenceUpdate | None = None
         self._has_output = False
-        self._tiers_failed = 0
 
     @property
     def tier(self) -> str:
         """See `Generation.tier`."""
         return self._current.tier
+
+    @property
+    def account(self) -> Account:
+        """See `Generation.account`; of all tiers that were tried."""
+        account = Account()
+        for generation in (*self._earlier, self._current):
+            account.uses.update(generation.account.uses)
+            account.tries.extend(generation.account.tries)
+        return account
 
     async def take(self) -> Sequence[pb.SequenceUpdate]:
         """See `Generation.take`."""
@@ -92,11 +110,13 @@ class TieredGeneration:
             if self._current.tier == "cloud":
                 self._explain(updates)
             self._has_output = self._has_output or has_output(updates)
-            if self._has_output or not self._rest or not _worth_another(updates[-1]):
-                return updates
-            self._tiers_failed += 1
-            self._reason = f"The {self.tier} could not serve it: {updates[-1].failed.message}."
-            self._current = self._rest.pop(0).start(self._request)
+            if self._has_output or not _worth_another(updates[-1]) or not self._rest:
+                return self._final(updates)
+            self._failed_before = updates[-1]
+            message = updates[-1].failed.message
+            self._reason = f"The {self.tier} could not serve it: {message.rstrip('.')}."
+            self._earlier.append(self._current)
+            self._current = self._rest.pop(0)()
 
     def cancel(self) -> None:
         """See `Generation.cancel`."""
@@ -109,8 +129,21 @@ class TieredGeneration:
         """
         for update in updates:
             if update.HasField("placed"):
-                update.placed.attempt += self._tiers_failed
+                update.placed.attempt += len(self._earlier)
                 update.placed.reason = f"{self._reason} {update.placed.reason}"
+
+    def _final(self, updates: Sequence[pb.SequenceUpdate]) -> Sequence[pb.SequenceUpdate]:
+        """The end, or for a tier that was not asked the failure of the one before."""
+        before = self._failed_before
+        if before is None or not updates[-1].HasField("failed"):
+            return updates
+        error = ShoalError.from_wire(updates[-1].failed)
+        if error.reason not in _NOT_ASKED:
+            return updates
+        told = pb.SequenceUpdate()
+        told.CopyFrom(before)
+        told.failed.message = f"{before.failed.message} The cloud was not asked: {error.message}"
+        return [*updates[:-1], told]
 
 
 def _worth_another(update: pb.SequenceUpdate) -> bool:

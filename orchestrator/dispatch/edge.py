@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from orchestrator.dispatch.backend import Mailbox, failed_update, has_output
+from orchestrator.dispatch.backend import Account, Mailbox, failed_update, has_output
 from orchestrator.dispatch.hub_link import HubLink
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import fleet_pb2
@@ -70,6 +70,8 @@ class EdgeGeneration:
     tier = "edge"
 
     def __init__(self, backend: EdgeBackend, request: pb.GenerateRequest) -> None:
+        # Devices tell their usage in the last update, and cost no money.
+        self.account = Account()
         self._backend = backend
         self._request = request
         self._link: HubLink | None = None

@@ -20,8 +20,10 @@ from orchestrator.gateway.devices import change_device, drain_device, list_devic
 from orchestrator.gateway.http import error_response, json_response, read_body
 from orchestrator.gateway.models import list_models
 from orchestrator.gateway.state import state_calls
+from orchestrator.gateway.tenants import list_tenants, put_tenant, show_tenant
 from orchestrator.identity.api_keys import Role
 from orchestrator.identity.key_store_redis import KeyStore
+from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.identity.token_store_redis import DEFAULT_TTL_S, MAX_TTL_S, TokenStore
 from shoal import __version__
 from shoal.errors import Reason, ShoalError
@@ -45,6 +47,7 @@ class AdminParts:
     dispatcher: Dispatcher
     admission: Admission
     keys: KeyStore
+    tenants: TenantStore
     tokens: TokenStore
     decisions: DecisionStore
     started_unix_s: int
@@ -67,6 +70,9 @@ class Admin:
             self._route("/shoal/v1/devices/{device}/drain", self.drain, "POST"),
             self._route("/shoal/v1/devices/{device}/remove", self.remove, "POST"),
             self._route("/shoal/v1/keys", self.create_key, "POST"),
+            self._route("/shoal/v1/tenants", self.tenants, "GET"),
+            self._route("/shoal/v1/tenants/{tenant}", self.tenant, "GET"),
+            self._route("/shoal/v1/tenants/{tenant}", self.set_tenant, "PUT"),
             self._route("/shoal/v1/tokens", self.create_token, "POST"),
             self._route("/shoal/v1/decisions", self.decisions, "GET"),
             self._route("/shoal/v1/decisions/{request_id}", self.decision, "GET"),
@@ -133,6 +139,19 @@ class Admin:
         role = Role(fields.choice("role", [role.value for role in Role]) or Role.USER)
         key = await self._parts.keys.create(tenant, name, role)
         return {"key": key, "tenant": tenant, "name": name, "role": role.value}
+
+    async def tenants(self, _request: Request) -> Mapping[str, Any]:
+        """Every tenant's policy and spending."""
+        return {"tenants": await list_tenants(self._parts.tenants)}
+
+    async def tenant(self, request: Request) -> Mapping[str, Any]:
+        """One tenant's policy and spending."""
+        return await show_tenant(self._parts.tenants, request.path_params["tenant"])
+
+    async def set_tenant(self, request: Request) -> Mapping[str, Any]:
+        """Set one tenant's policy."""
+        fields = await _fields(request)
+        return await put_tenant(self._parts.tenants, request.path_params["tenant"], fields)
 
     async def create_token(self, request: Request) -> Mapping[str, Any]:
         """Make a single-use join token, with the lines to paste on a device."""

@@ -16,9 +16,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.dispatch.cloud import CloudBackend
+from orchestrator.dispatch.detector import make_screen
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.edge import EdgeBackend
 from orchestrator.dispatch.hub_link import HubLink, TlsFiles
+from orchestrator.dispatch.outbound import OutboundGate
+from orchestrator.dispatch.spending import Spending
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.registry_redis import connect
 from orchestrator.gateway.admin import Admin, AdminParts
@@ -36,7 +39,9 @@ from orchestrator.gateway.text import TextEndpoint, TextService
 from orchestrator.gateway.wellknown import ca_sha256, join_info
 from orchestrator.identity.key_files import read_private
 from orchestrator.identity.key_store_redis import KeyStore
+from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.identity.token_store_redis import TokenStore
+from shoal.crash import place_of
 from shoal.errors import Reason, ShoalError
 from shoal.openai.chat import parse_chat
 from shoal.openai.completion import parse_completion
@@ -74,8 +79,12 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     ca_pem = config.ca_cert.read_bytes()
     tls = TlsFiles(ca_pem, read_private(config.tls_key), config.tls_cert.read_bytes())
     edge = EdgeBackend([HubLink(address, tls) for address in config.hub_addresses])
-    dispatcher = Dispatcher(edge, CloudBackend(config.cloud))
     state = connect(config.state_url)
+    tenants = TenantStore(state)
+    screen = make_screen(config.cloud.detector)
+    gate = OutboundGate(tenants, screen)
+    cloud = CloudBackend(config.cloud, gate, Spending(tenants, config.cloud))
+    dispatcher = Dispatcher(edge, cloud)
     keys = KeyStore(state)
     decisions = DecisionStore(state)
     authenticator = Authenticator(keys)
@@ -98,6 +107,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
             dispatcher=dispatcher,
             admission=admission,
             keys=keys,
+            tenants=tenants,
             tokens=TokenStore(state, ca_sha256(ca_pem)),
             decisions=decisions,
             started_unix_s=started_unix_s,
@@ -207,7 +217,7 @@ async def _http_exception(request: Request, error: Exception) -> Response:
 
 
 async def _crash(request: Request, error: Exception) -> Response:
-    _log.error("handler_crashed", path=request.url.path, exc_info=error)
+    _log.error("handler_crashed", path=request.url.path, cause=place_of(error))
     return error_response(ShoalError(Reason.INTERNAL, "The gateway failed on this request."))
 
 

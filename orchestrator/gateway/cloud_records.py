@@ -5,21 +5,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import structlog
 
+from orchestrator.dispatch.backend import Account
 from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId
 from orchestrator.routing.decision import Decision
-from orchestrator.routing.record import Actual, Attempt, DecisionRecord
+from orchestrator.routing.record import Actual, Attempt, DecisionRecord, Explained
 from shoal.errors import ShoalError
 from shoal.openai.outcome import Outcome
+from shoal.openai.tier_use import money_by_tier, tokens_by_tier, usage_flags
 
 _log = structlog.get_logger(__name__)
 
 # A hub writes its records in batches, a few times a second.
 _HUB_WRITE_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class CloudSequence:
+    """One sequence that the cloud served, or failed to."""
+
+    tenant: str
+    model: str
+    outcome: Outcome
+    account: Account
 
 
 class CloudRecords:
@@ -34,24 +47,16 @@ class CloudRecords:
         self._unix_ms = unix_ms
         self._writes: set[asyncio.Task[None]] = set()
 
-    def keep(
-        self, outcome: Outcome, who: tuple[str, str], reason: str, failure: ShoalError | None
-    ) -> None:
-        """Record one cloud sequence; `who` is tenant and model, `reason` why the cloud."""
-        tenant, model = who
-        now_unix_ms = self._unix_ms()
-        record = _record(outcome, model, reason, now_unix_ms)
+    def keep(self, sequence: CloudSequence, failure: ShoalError | None) -> None:
+        """Record one cloud sequence. An endpoint's own words stay out: they may quote a prompt."""
+        outcome = sequence.outcome
         ended = "finished" if outcome.finished else failure.reason.value if failure else "cancelled"
-        if failure is not None:
-            record = record.with_failed_attempt(failure.message)
-        record = DecisionRecord(
-            record.decision, tenant, record.attempts, _actual(outcome), ended, now_unix_ms
-        )
+        record = _record(sequence, ended, self._unix_ms())
         _log.info(
             "request_finished",
             request_id=outcome.request_id,
             tier="cloud",
-            model=model,
+            model=sequence.model,
             outcome=ended,
         )
         attempt = outcome.placed.attempt if outcome.placed else 1
@@ -72,23 +77,43 @@ class CloudRecords:
             _log.warning("decision_record_lost", request_id=decision.request_id, cause=repr(error))
 
 
-def _record(outcome: Outcome, model: str, reason: str, now_unix_ms: int) -> DecisionRecord:
+def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRecord:
+    outcome = sequence.outcome
     decision = Decision(
         request_id=outcome.request_id,
-        model=model,
+        model=sequence.model,
         tier="cloud",
         class_order=(),
         ranked=(),
         candidates=(),
-        reason=reason,
+        reason=outcome.placed.reason if outcome.placed else "",
         failure=None,
         decided_unix_ms=now_unix_ms,
     )
-    record = DecisionRecord(decision)
-    placed = outcome.placed
-    if placed is None:
-        return record
-    return record.with_attempt(Attempt(DeviceId(placed.device_id), placed.device_name, now_unix_ms))
+    uses = sequence.account.uses
+    return DecisionRecord(
+        decision,
+        sequence.tenant,
+        tuple(
+            Attempt(
+                DeviceId(f"cloud:{each.endpoint}"),
+                each.endpoint,
+                each.started_unix_ms,
+                each.failed,
+            )
+            for each in sequence.account.tries
+        ),
+        _actual(outcome),
+        ended,
+        now_unix_ms,
+        Explained(
+            mode="cloud",
+            privacy=outcome.privacy,
+            tokens_by_tier=tokens_by_tier(uses),
+            money_by_tier=money_by_tier(uses),
+            usage_flags=tuple(usage_flags(uses)),
+        ),
+    )
 
 
 def _actual(outcome: Outcome) -> Actual | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.dispatch.config import CloudEndpoint
+from orchestrator.dispatch.endpoint import CloudConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class GatewayConfig:
     salt_key: Path
     # What devices may fetch (shoal.onboarding.depot); None: nothing.
     depot_dir: Path | None = None
-    cloud: tuple[CloudEndpoint, ...] = ()
+    cloud: CloudConfig = field(default_factory=CloudConfig)
     # Beyond it a request is refused with 429: a client that retries beats a queue that
     # nobody sees. The hub's devices queue too, and refuse on their own account.
     max_in_flight: int = 512

@@ -28,7 +28,7 @@ async def send_answer(
     unfinished = len(choices)
     while unfinished:
         index, updates = await running.take()
-        outcomes[index].tier = running.generations[index].tier
+        outcomes[index].follow(running.generations[index])
         for update in updates:
             choices[index].take(update)
         if ends(updates):
@@ -49,7 +49,7 @@ async def send_stream(
     started = False
     while unfinished:
         index, updates = await running.take()
-        outcomes[index].tier = running.generations[index].tier
+        outcomes[index].follow(running.generations[index])
         # Parts of a failed batch still reach the client before its failure does.
         failure_follows = updates[-1].HasField("failed")
         text = _render(renderer, (index, updates), outcomes)

@@ -18,12 +18,13 @@ from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.choices import RunningChoices
-from orchestrator.gateway.cloud_records import CloudRecords
+from orchestrator.gateway.cloud_records import CloudRecords, CloudSequence
 from orchestrator.gateway.http import error_response, read_body, wait_for_disconnect
 from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.reply import send_answer, send_stream
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.state import state_calls
+from shoal.crash import place_of
 from shoal.errors import Reason, ShoalError
 from shoal.openai.body import parse_body
 from shoal.openai.error import error_event
@@ -86,8 +87,8 @@ class TextEndpoint:
             await reply.fail(error, request_id)
         except TimeoutError:
             await reply.fail(_deadline_error(), request_id)
-        except Exception:  # noqa: BLE001 - the client gets an answer whatever breaks; logged
-            _log.exception("request_crashed", request_id=request_id)
+        except Exception as error:  # noqa: BLE001 - the client gets an answer; logged
+            _log.error("request_crashed", request_id=request_id, cause=place_of(error))
             await reply.fail(
                 ShoalError(Reason.INTERNAL, f"The gateway failed on request {request_id}."),
                 request_id,
@@ -107,8 +108,14 @@ class TextEndpoint:
         )
         head = ResponseHead(request_id, parsed.model, int(now_s))
         messages = to_generate_requests(parsed, origin)
-        choices = RunningChoices([self._service.dispatcher.start(m) for m in messages])
-        outcomes = [Outcome(message.request_id, "edge") for message in messages]
+        dispatcher = self._service.dispatcher
+        rulings = [await dispatcher.rule(message) for message in messages]
+        starts = zip(messages, rulings, strict=True)
+        choices = RunningChoices([dispatcher.start(message, ruling) for message, ruling in starts])
+        outcomes = [
+            Outcome(message.request_id, "edge", ruling.level.value)
+            for message, ruling in zip(messages, rulings, strict=True)
+        ]
         failure: ShoalError | None = None
         try:
             if parsed.stream:
@@ -120,14 +127,11 @@ class TextEndpoint:
             raise
         finally:
             choices.cancel()
-            for outcome in outcomes:
+            for generation, outcome in zip(choices.generations, outcomes, strict=True):
                 self._service.metrics.ended(outcome, parsed.model, failure)
-                if outcome.tier == "cloud":
-                    self._record(outcome, (tenant, parsed.model), failure)
-
-    def _record(self, outcome: Outcome, who: tuple[str, str], failure: ShoalError | None) -> None:
-        reason = outcome.placed.reason if outcome.placed else ""
-        self._service.cloud_records.keep(outcome, who, reason, failure)
+                if generation.tier == "cloud":
+                    sequence = CloudSequence(tenant, parsed.model, outcome, generation.account)
+                    self._service.cloud_records.keep(sequence, failure)
 
 
 class _Reply:

@@ -133,6 +133,8 @@ class Decision:
     failure: ShoalError | None
     decided_unix_ms: int
     num_unlisted: int = 0
+    # How far the request may travel; empty: not said.
+    privacy: str = ""
 
     @property
     def chosen(self) -> Candidate | None:

@@ -162,6 +162,7 @@ def unknown(
         reason=failure.message,
         failure=failure,
         decided_unix_ms=decided_unix_ms,
+        privacy=request.privacy.value,
     )
 
 

@@ -47,6 +47,22 @@ class Actual:
 
 
 @dataclass(frozen=True, slots=True)
+class Explained:
+    """How tiers worked together, how far the request might travel, and what it cost.
+
+    `tokens_by_tier`: {tier: {prompt, completion}}; `money_by_tier`: {tier: {amount,
+    currency}}, of tiers whose price is known; `usage_flags`: what was odd about the
+    usage that endpoints reported.
+    """
+
+    mode: str
+    privacy: str
+    tokens_by_tier: dict[str, Any]
+    money_by_tier: dict[str, Any] = field(default_factory=dict)
+    usage_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """The last decision of a request (it holds every candidate) and its outcome.
 
@@ -59,6 +75,8 @@ class DecisionRecord:
     actual: Actual | None = None
     outcome: str = "running"
     ended_unix_ms: int = 0
+    # None: one device answered alone.
+    explained: Explained | None = None
 
     def with_attempt(self, attempt: Attempt) -> DecisionRecord:
         """The record with one more device tried."""
@@ -85,9 +103,20 @@ class DecisionRecord:
                 "actual": None if self.actual is None else asdict(self.actual),
                 "outcome": self.outcome,
                 "ended_unix_ms": self.ended_unix_ms,
+                **asdict(self.explained or self._of_one_device()),
             },
             separators=(",", ":"),
         )
+
+    def _of_one_device(self) -> Explained:
+        tokens: dict[str, Any] = {}
+        if self.actual is not None:
+            actual = self.actual
+            tokens["edge"] = {
+                "prompt": actual.prompt_tokens,
+                "completion": actual.completion_tokens,
+            }
+        return Explained("edge", self.decision.privacy, tokens)
 
     @classmethod
     def from_json(cls, text: str) -> DecisionRecord:
@@ -100,7 +129,21 @@ class DecisionRecord:
             actual=None if raw["actual"] is None else Actual(**raw["actual"]),
             outcome=raw["outcome"],
             ended_unix_ms=raw["ended_unix_ms"],
+            explained=_explained_from(raw),
         )
+
+
+def _explained_from(raw: dict[str, Any]) -> Explained | None:
+    """None for one device's, whose values follow from the rest, and for older records."""
+    if raw.get("mode", "edge") == "edge":
+        return None
+    return Explained(
+        raw["mode"],
+        raw["privacy"],
+        raw["tokens_by_tier"],
+        raw["money_by_tier"],
+        tuple(raw["usage_flags"]),
+    )
 
 
 def _decision_fields(decision: Decision) -> dict[str, Any]:
@@ -158,6 +201,7 @@ def _decision_from(raw: dict[str, Any]) -> Decision:
             retry_after_ms=failure["retry_after_ms"],
         ),
         decided_unix_ms=raw["decided_unix_ms"],
+        privacy=raw.get("privacy", ""),
     )
 
 

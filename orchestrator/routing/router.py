@@ -220,6 +220,7 @@ class Router:
             failure=failure,
             decided_unix_ms=int(now_ms),
             num_unlisted=max(0, num_serving - num_listed),
+            privacy=request.privacy.value,
         )
 
     def _failure(self, considered: Considered, best_first: list[Contender]) -> ShoalError | None:

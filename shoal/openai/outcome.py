@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from shoal.openai.tier_use import TierUse, money_by_tier, tokens_by_tier, usage_flags
 from shoal.v1 import inference_pb2 as pb
 
 _FINISH_REASONS = {
@@ -13,16 +14,56 @@ _FINISH_REASONS = {
 }
 
 
+class Costing(Protocol):
+    """What tells of tiers that cost money."""
+
+    @property
+    def uses(self) -> Mapping[str, TierUse]:
+        """Tokens and money by tier, so far."""
+        ...
+
+
+class Running(Protocol):
+    """A generation as its outcome sees it."""
+
+    @property
+    def tier(self) -> str:
+        """Where it runs now."""
+        ...
+
+    @property
+    def account(self) -> Costing:
+        """What it has cost."""
+        ...
+
+
 class Outcome:
     """The placement and the measurements of one choice; grows with each update."""
 
-    __slots__ = ("finished", "placed", "request_id", "tier")
+    __slots__ = ("finished", "placed", "privacy", "request_id", "tier", "uses")
 
-    def __init__(self, request_id: str, tier: str) -> None:
+    def __init__(self, request_id: str, tier: str, privacy: str = "") -> None:
         self.request_id = request_id
         self.tier = tier
+        self.privacy = privacy
+        # Of tiers that cost money; the edge's tokens come with its last update.
+        self.uses: Mapping[str, TierUse] = {}
         self.placed: pb.Placed | None = None
         self.finished: pb.Finished | None = None
+
+    def follow(self, running: Running) -> None:
+        """Note where it runs now, and what it has cost."""
+        self.tier = running.tier
+        self.uses = running.account.uses
+
+    @property
+    def uses_by_tier(self) -> dict[str, TierUse]:
+        """Tokens and money of every tier that worked for the answer."""
+        uses = dict(self.uses)
+        if self.finished is not None and self.tier not in uses:
+            usage = self.finished.usage
+            uses[self.tier] = TierUse(usage.prompt_tokens, usage.completion_tokens)
+        return uses
 
     def take(self, update: pb.SequenceUpdate) -> None:
         """Note what the update says besides text."""
@@ -43,9 +84,15 @@ class Outcome:
         finished = self.finished or pb.Finished()
         timings = finished.timings
         joules = timings.joules if timings.HasField("joules") else None
+        uses = self.uses_by_tier
         return {
             "request_id": self.request_id,
             "tier": self.tier,
+            "mode": self.tier,
+            "privacy": self.privacy,
+            "tokens_by_tier": tokens_by_tier(uses),
+            "money_by_tier": money_by_tier(uses),
+            "usage_flags": usage_flags(uses),
             "device": placed.device_name,
             "device_id": placed.device_id,
             "device_class": placed.device_class,

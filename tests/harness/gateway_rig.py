@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import uvicorn
 
-from orchestrator.dispatch.config import CloudEndpoint
+from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.gateway.app import build_gateway
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.identity.authority import Authority
@@ -180,7 +180,7 @@ async def running_gateway(
     folder: Path,
     state_url: str,
     *,
-    cloud: tuple[CloudEndpoint, ...] = (),
+    cloud: CloudConfig | None = None,
     max_in_flight: int = 64,
     depot_dir: Path | None = None,
 ) -> AsyncIterator[GatewayRig]:
@@ -188,6 +188,9 @@ async def running_gateway(
     from orchestrator.fleet.registry_redis import connect
     from orchestrator.identity.api_keys import Role
     from orchestrator.identity.key_store_redis import KeyStore
+    from orchestrator.identity.tenants import TenantPolicy
+    from orchestrator.identity.tenants_redis import TenantStore
+    from orchestrator.request import Privacy
 
     authority = Authority.load_or_create(folder / "ca")
     key, cert = authority.issue_service("gateway:gateway-1")
@@ -198,6 +201,9 @@ async def running_gateway(
     keys = KeyStore(state)
     admin_key = await keys.create("default", "admin", Role.ADMIN)
     user_key = await keys.create("acme", "user", Role.USER)
+    tenants = TenantStore(state)
+    for tenant in ("default", "acme"):
+        await tenants.put(tenant, TenantPolicy(Privacy.ANY))
     await state.aclose()
     port, hub_port = free_port(), free_port()
     config = GatewayConfig(
@@ -211,7 +217,7 @@ async def running_gateway(
         tls_cert=folder / "gateway" / "tls.crt",
         salt_key=folder / "salt.key",
         depot_dir=depot_dir,
-        cloud=cloud,
+        cloud=cloud or CloudConfig(),
         max_in_flight=max_in_flight,
         request_timeout_s=20,
     )

@@ -4,97 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
-from orchestrator.dispatch.config import CloudEndpoint, CloudModel
+from orchestrator.dispatch.endpoint import (
+    CloudConfig,
+    CloudEndpoint,
+    CloudModel,
+    RetryLimits,
+    Timeouts,
+)
+from orchestrator.dispatch.prices import Price
 from shoal.v1 import inference_pb2 as pb
+from tests.harness.cloud_upstream import (
+    Script,
+    Upstream,
+    refuse,
+    running_upstream,
+    stream,
+    text_chunk,
+)
 from tests.harness.gateway_rig import MODEL, GatewayRig, fail, running_gateway
 from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis
 
 BIG = "big-70b"
 BODY = {"model": BIG, "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5}
-
-
-def chunk(**parts: Any) -> str:
-    return "data: " + json.dumps({"id": "u", "object": "chat.completion.chunk", **parts}) + "\n\n"
-
-
-def text_chunk(text: str, finish: str | None = None) -> str:
-    choice = {"index": 0, "delta": {"content": text}, "finish_reason": finish}
-    return chunk(choices=[choice])
-
-
-GOOD = [
-    ": keep-alive\n\n",
-    chunk(choices=[{"index": 0, "delta": {"role": "assistant", "content": ""}}]),
-    text_chunk("From"),
-    text_chunk(" above", "stop"),
-    chunk(choices=[], usage={"prompt_tokens": 9, "completion_tokens": 2, "total_tokens": 11}),
-    "data: [DONE]\n\n",
-]
-
-
-class Upstream:
-    """What the endpoint does next, and what it saw."""
-
-    def __init__(self, port: int) -> None:
-        self.port = port
-        self.parts: list[str] = GOOD
-        self.hangs = False
-        self.refusal: Response | None = None
-        self.bodies: list[dict[str, Any]] = []
-        self.keys: list[str] = []
-        self.gone = asyncio.Event()
-
-    async def answer(self, request: Request) -> Response:
-        self.bodies.append(await request.json())
-        self.keys.append(request.headers.get("authorization", ""))
-        if self.refusal is not None:
-            return self.refusal
-        return StreamingResponse(self._stream(), media_type="text/event-stream")
-
-    async def _stream(self) -> AsyncIterator[str]:
-        try:
-            for part in self.parts:
-                yield part
-            if self.hangs:
-                await asyncio.Event().wait()
-        finally:
-            self.gone.set()
-
-
-@asynccontextmanager
-async def running_upstream() -> AsyncIterator[Upstream]:
-    upstream = Upstream(free_port())
-    routes = [
-        Route("/v1/chat/completions", upstream.answer, methods=["POST"]),
-        Route("/v1/completions", upstream.answer, methods=["POST"]),
-    ]
-    config = uvicorn.Config(
-        Starlette(routes=routes), host="127.0.0.1", port=upstream.port, log_config=None,
-        timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve())
-    while not server.started:  # noqa: ASYNC110
-        await asyncio.sleep(0.01)
-    try:
-        yield upstream
-    finally:
-        server.should_exit = True
-        await serving
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +53,17 @@ async def rig(
     tmp_path: Path, state_url: str, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[GatewayRig]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    models = (CloudModel(BIG, "vendor/big", 70 * 10**9), CloudModel(MODEL, MODEL, 135 * 10**6))
-    endpoint = CloudEndpoint(
-        "vendor", f"http://127.0.0.1:{upstream.port}/v1", models, key="sk-up", read_timeout_s=1
+    models = (
+        CloudModel(BIG, "vendor/big", 70 * 10**9, price=Price(Decimal(2), Decimal(8))),
+        CloudModel(MODEL, MODEL, 135 * 10**6),
     )
+    timeouts = Timeouts(first_byte_s=1, chunk_s=1)
+    endpoint = CloudEndpoint("vendor", upstream.url, models, key="sk-up", timeouts=timeouts)
     dead = CloudEndpoint(
         "dead", f"http://127.0.0.1:{free_port()}/v1", (CloudModel("dead-8b", "d", 8 * 10**9),)
     )
-    async with running_gateway(tmp_path, state_url, cloud=(endpoint, dead)) as running:
+    cloud = CloudConfig((endpoint, dead), retry=RetryLimits(max_tries=2, max_wait_s=0.5))
+    async with running_gateway(tmp_path, state_url, cloud=cloud) as running:
         yield running
 
 
@@ -155,6 +97,12 @@ async def test_big_model_is_answered_by_the_cloud_with_a_record(
     assert record.json()["outcome"] == "finished"
     assert record.json()["actual"]["prompt_tokens"] == 9
     assert record.json()["attempts"][0]["device_name"] == "vendor"
+    told = body["shoal"]
+    for explained in (record.json(), told):
+        assert (explained["mode"], explained["privacy"]) == ("cloud", "any")
+        assert explained["tokens_by_tier"] == {"cloud": {"prompt": 9, "completion": 2}}
+        assert explained["money_by_tier"] == {"cloud": {"amount": 34e-6, "currency": "USD"}}
+        assert explained["usage_flags"] == []
 
 
 async def test_cloud_streams_as_the_edge_does(http: httpx.AsyncClient) -> None:
@@ -193,43 +141,26 @@ async def test_full_edge_offloads_to_the_cloud_unless_the_request_must_stay(
     assert len(upstream.bodies) == 1
 
 
-Change = Callable[[Upstream], Awaitable[None] | None]
-
-
-def _refuse(status: int, **headers: str) -> Change:
-    def change(upstream: Upstream) -> None:
-        error = {"error": {"message": "upstream says no"}}
-        upstream.refusal = JSONResponse(error, status, headers=headers)
-
-    return change
-
-
-def _send(*parts: str, hangs: bool = False) -> Change:
-    def change(upstream: Upstream) -> None:
-        upstream.parts, upstream.hangs = list(parts), hangs
-
-    return change
-
-
 @pytest.mark.parametrize(
-    ("change", "status", "text"),
+    ("script", "status", "text"),
     [
-        (_refuse(400), 400, "upstream says no"),
-        (_refuse(401), 502, "configured key"),
-        (_refuse(429, **{"retry-after": "7"}), 429, "rate limited"),
-        (_refuse(500), 502, "upstream says no"),
-        (_refuse(307, location="http://elsewhere.example/"), 502, "failed (307)"),
-        (_send(), 502, "broke off"),
-        (_send("data: {nonsense\n\n"), 502, "malformed"),
-        (_send('data: {"choices": [7]}\n\n'), 502, "malformed"),
-        (_send('data: {"error": {"message": "overheated"}}\n\n'), 502, "overheated"),
-        (_send(hangs=True), 502, "in time"),
+        (refuse(400), 400, "upstream says no"),
+        (refuse(401), 502, "configured key"),
+        (refuse(404), 502, "configured model"),
+        (refuse(429, retry_after="7"), 429, "rate limited"),
+        (refuse(500), 502, "upstream says no"),
+        (refuse(307, location="http://elsewhere.example/"), 502, "redirects"),
+        (stream(), 502, "broke off"),
+        (stream("data: {nonsense\n\n"), 502, "malformed"),
+        (stream('data: {"choices": [7]}\n\n'), 502, "malformed"),
+        (stream('data: {"error": {"message": "overheated"}}\n\n'), 502, "overheated"),
+        (stream(hangs=True), 502, "in time"),
     ],
 )
 async def test_endpoints_failures_are_told_apart(
-    http: httpx.AsyncClient, upstream: Upstream, change: Change, status: int, text: str
+    http: httpx.AsyncClient, upstream: Upstream, script: Script, status: int, text: str
 ) -> None:
-    change(upstream)
+    upstream.script = script
     answer = await http.post("/v1/chat/completions", json=BODY)
     assert answer.status_code == status, answer.text
     assert text in answer.json()["error"]["message"]
@@ -246,7 +177,7 @@ async def test_unreachable_endpoint_is_502(http: httpx.AsyncClient) -> None:
 async def test_break_in_the_middle_is_an_error_event(
     http: httpx.AsyncClient, upstream: Upstream
 ) -> None:
-    _send(text_chunk("From"))(upstream)
+    upstream.script = stream(text_chunk("From"))
     answer = await http.post("/v1/chat/completions", json=BODY | {"stream": True})
     assert answer.status_code == 200
     last = answer.text.strip().split("\n\n")[-1]
@@ -256,7 +187,7 @@ async def test_break_in_the_middle_is_an_error_event(
 async def test_client_that_goes_away_closes_the_upstream_connection(
     http: httpx.AsyncClient, upstream: Upstream
 ) -> None:
-    _send(text_chunk("From"), hangs=True)(upstream)
+    upstream.script = stream(text_chunk("From"), hangs=True)
     async with http.stream("POST", "/v1/chat/completions", json=BODY | {"stream": True}) as answer:
         assert "role" in await anext(answer.aiter_lines())
     async with asyncio.timeout(0.9):

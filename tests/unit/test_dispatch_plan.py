@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from orchestrator.dispatch.config import CloudConfigError, load_cloud_endpoints
 from orchestrator.dispatch.plan import ModelPresence, plan_tiers
+from orchestrator.dispatch.ruling import Ruling, closed
+from orchestrator.request import Privacy
 from shoal.errors import Reason, ShoalError
 
 
@@ -17,7 +16,8 @@ def presence(**changes: object) -> ModelPresence:
 
 
 def tiers(model: ModelPresence, privacy: str = "", *, pinned: bool = False) -> tuple[str, ...]:
-    return plan_tiers("m", model, privacy=privacy, pinned_to_device=pinned).tiers
+    ruling = Ruling(Privacy(privacy or "any"), "As the test says.")
+    return plan_tiers("m", model, ruling=ruling, pinned_to_device=pinned).tiers
 
 
 @pytest.mark.parametrize(
@@ -48,63 +48,12 @@ def test_local_only_request_for_a_cloud_model_is_forbidden() -> None:
     assert caught.value.reason is Reason.PERMISSION_DENIED
     assert caught.value.http_status == 403
     assert caught.value.param == "shoal.privacy"
+    assert "As the test says." in caught.value.message
 
 
-TOML = """
-[[endpoint]]
-url = "https://api.example/v1/"
-key_file = "key"
-read_timeout_s = 30
-[[endpoint.model]]
-name = "big"
-upstream = "vendor/big-70b"
-num_parameters = 70_000_000_000
-"""
-
-
-def test_cloud_config_reads_keys_beside_it_and_hides_them(tmp_path: Path) -> None:
-    (tmp_path / "cloud.toml").write_text(TOML)
-    (tmp_path / "key").write_text("sk-secret\n")
-    endpoint = load_cloud_endpoints(tmp_path / "cloud.toml")[0]
-    assert endpoint.name == "api.example"
-    assert endpoint.url == "https://api.example/v1"
-    assert endpoint.key == "sk-secret"
-    assert endpoint.read_timeout_s == 30
-    assert endpoint.models[0].upstream == "vendor/big-70b"
-    assert "sk-secret" not in repr(endpoint)
-
-
-def test_cloud_config_key_from_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = tmp_path / "cloud.json"
-    file.write_text(
-        '{"endpoint": [{"url": "http://h/v1", "key_env": "CLOUD_KEY",'
-        ' "model": [{"name": "b", "num_parameters": 8}]}]}'
-    )
-    monkeypatch.setenv("CLOUD_KEY", "k")
-    assert load_cloud_endpoints(file)[0].key == "k"
-    monkeypatch.delenv("CLOUD_KEY")
-    with pytest.raises(CloudConfigError, match="CLOUD_KEY"):
-        load_cloud_endpoints(file)
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "endpoint"),
-        ("x = ", "cannot be read"),
-        ('[[endpoint]]\nurl = "ftp://x"', "http"),
-        ('[[endpoint]]\nurl = "http://x/v1"', "endpoint.model"),
-        ('[[endpoint]]\nurl = "http://x/v1"\n[[endpoint.model]]\nname = "m"', "num_parameters"),
-        (TOML, "key_file"),
-        (TOML.replace('key_file = "key"', "").replace("30", "-1"), "read_timeout_s"),
-    ],
-)
-def test_cloud_config_that_cannot_be_used_says_why(
-    tmp_path: Path, text: str, complaint: str
-) -> None:
-    file = tmp_path / "cloud.toml"
-    file.write_text(text)
-    with pytest.raises(CloudConfigError, match=complaint):
-        load_cloud_endpoints(file)
+def test_request_in_doubt_for_a_cloud_model_is_worth_a_retry() -> None:
+    model = presence(on_edge=False, ready_devices=0)
+    with pytest.raises(ShoalError) as caught:
+        plan_tiers("m", model, ruling=closed("Nobody knows."), pinned_to_device=False)
+    assert caught.value.http_status == 503
+    assert caught.value.retry_after_ms > 0
