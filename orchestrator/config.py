@@ -95,6 +95,13 @@ class HubConfig:
     # Frames that wait for one device; then it counts as lost.
     device_queue_frames: int = 1_024
     health: HealthTerms = field(default_factory=HealthTerms)
+    # Requests that a device holds beyond its slots. Enough to go on with while the next
+    # are on their way; the rest waits here, where an urgent one can still go first.
+    device_waiting: int = 4
+    # Bounds of the hub's queue: requests, their prompts' bytes, and how long one waits.
+    max_queued: int = 512
+    max_queued_prompt_bytes: int = 64 * 2**20
+    max_queue_wait_ms: float = 60_000.0
     tick_ms: int = 250
 
     @property

@@ -55,6 +55,8 @@ class ServedModel:
     # May take requests: loaded, and not `unwell`, which is why the hub trusts it with none.
     ready: bool = True
     unwell: str = ""
+    # Not ready yet, but will be.
+    loading: bool = False
     running: int = 0
     waiting: int = 0
     waiting_prefill_tokens: int = 0

@@ -151,6 +151,7 @@ class ViewStore:
     def release(self, reservation: Reservation, *, prefill_ended: bool) -> None:
         """The request ended on the device, or never reached it."""
         _add(self._in_flight, reservation.device_id, reservation.model, -1)
+        self._discount_report(reservation)
         if not prefill_ended:
             _add(
                 self._prefill, reservation.device_id, reservation.model, -reservation.prompt_tokens
@@ -170,6 +171,24 @@ class ViewStore:
         for device_id, view in self._views.items():
             if dict(view.in_flight) != self._in_flight.get(device_id, {}):
                 raise AssertionError(f"{device_id}: stale reservations in the view")
+
+    def _discount_report(self, reservation: Reservation) -> None:
+        """Take the request out of the device's last report, which may be a second old.
+
+        Else its place would look taken, while others wait for it, until the next one.
+        """
+        view = self._views.get(reservation.device_id)
+        model = None if view is None else view.models.get(reservation.model)
+        if view is None or model is None:
+            return
+        reserved = self._in_flight[reservation.device_id].get(reservation.model, 0)
+        if model.running + model.waiting <= reserved:
+            return
+        if model.running:
+            rest = replace(model, running=model.running - 1)
+        else:
+            rest = replace(model, waiting=model.waiting - 1)
+        self._views[view.device_id] = replace(view, models={**view.models, model.name: rest})
 
     def _show_reservations(self, device_id: DeviceId) -> None:
         view = self._views.get(device_id)

@@ -8,6 +8,7 @@ from orchestrator.fleet.health.lanes import Lane
 from orchestrator.fleet.view import DeviceId
 from orchestrator.fleet.view_store import Reservation
 from orchestrator.hub.session import GatewaySession
+from orchestrator.queueing.entry import Entry
 from orchestrator.request import RouteRequest
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.record import DecisionRecord
@@ -43,6 +44,11 @@ class ActiveRequest:
     first_bound_ms: float = 0.0
     first_token_ms: float | None = None
     last_error: ShoalError | None = None
+    # Its place in the hub's queue; None while it does not wait.
+    entry: Entry | None = None
+    queued_ms: float = 0.0
+    # Time that it waited there, so far.
+    queue_ms: float = 0.0
 
     def is_on(self, device_id: DeviceId, epoch: int) -> bool:
         """Whether frames of this device's stream are about this attempt."""

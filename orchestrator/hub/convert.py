@@ -28,6 +28,7 @@ _OBJECTIVE = {
     inference_pb2.OBJECTIVE_EDP: Objective.EDP,
     inference_pb2.OBJECTIVE_ENERGY: Objective.ENERGY,
 }
+_LOADING = (engine_pb2.MODEL_STATE_LOADING, engine_pb2.MODEL_STATE_RESTARTING)
 _SLO_MISS = {
     inference_pb2.SLO_MISS_BEST_EFFORT: SloMiss.BEST_EFFORT,
     inference_pb2.SLO_MISS_REFUSE: SloMiss.REFUSE,
@@ -121,6 +122,7 @@ def served_model(report: engine_pb2.ModelReport) -> ServedModel:
         size_bytes=report.size_bytes,
         kv_bytes_per_token=report.kv_bytes_per_token,
         ready=report.state == engine_pb2.MODEL_STATE_READY,
+        loading=report.state in _LOADING,
         running=report.load.running,
         waiting=report.load.waiting,
         waiting_prefill_tokens=report.load.waiting_prefill_tokens,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -91,7 +91,10 @@ class Devices:
         entry, epoch = await self._admit(device_id)
         state = self._lifecycle.state_of(device_id) or entry.state
         try:
-            view = convert.device_view(device_id, entry.name, state, hello)
+            view = replace(
+                convert.device_view(device_id, entry.name, state, hello),
+                max_waiting=self._config.device_waiting,
+            )
         except ShoalError as error:
             raise Rejected(device_pb2.Reject.REASON_BAD_FRAME, error.message) from error
         unix_ms = self._clock.unix_ms()

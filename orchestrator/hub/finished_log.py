@@ -22,6 +22,7 @@ def log_finished(active: ActiveRequest, outcome: str, actual: Actual | None, now
         outcome=outcome,
         attempts=active.attempt,
         total_ms=round(now_ms - active.started_ms, 1),
+        queue_ms=round(active.queue_ms, 1),
         ttft_ms=None if first_ms is None else round(first_ms - active.started_ms, 1),
         predicted_ttft_ms=None if prediction is None else round(prediction.ttft_ms, 1),
         predicted_tpot_ms=None if prediction is None else round(prediction.tpot_ms, 2),

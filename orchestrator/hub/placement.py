@@ -6,45 +6,25 @@ before its first token a request may move to another device, after it never.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 import structlog
 
-from orchestrator.config import HubConfig
 from orchestrator.fleet.view import DeviceId
-from orchestrator.fleet.view_store import Reservation, ViewStore
 from orchestrator.hub import convert
 from orchestrator.hub.active import ActiveRequest
-from orchestrator.hub.clock import Clock
 from orchestrator.hub.finished_log import log_finished
-from orchestrator.hub.records import Recorder
+from orchestrator.hub.placing import DeviceLines, PlacementParts, Placer
 from orchestrator.hub.session import GatewaySession
 from orchestrator.hub.watch import HealthWatch
-from orchestrator.routing.record import Actual, Attempt, DecisionRecord
-from orchestrator.routing.router import Router
+from orchestrator.queueing.entry import Entry, Lane
+from orchestrator.routing.record import Actual
 from shoal.errors import RETRYABLE_ELSEWHERE, Reason, ShoalError, invalid
 from shoal.v1 import device_pb2, inference_pb2
 
 _log = structlog.get_logger()
-
-
-class DeviceLines(Protocol):
-    """What placement needs of the devices' streams."""
-
-    def send(self, device_id: DeviceId, frame: device_pb2.HubFrame) -> int | None:
-        """Send on the device's current stream; its epoch, or None when impossible."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlacementParts:
-    """What Placement works on."""
-
-    config: HubConfig
-    router: Router
-    views: ViewStore
-    recorder: Recorder
-    clock: Clock
 
 
 class Placement:
@@ -58,6 +38,10 @@ class Placement:
         self._clock = parts.clock
         self._lines = lines
         self.watch = HealthWatch(parts.config.health, parts.views, lines.send)
+        self._placer = Placer(parts, lines, self.watch, self._put_out)
+        self.waiting = self._placer.waiting
+        self._serving = False
+        self._served_version = 0
         self._active: dict[str, ActiveRequest] = {}
 
     @property
@@ -91,8 +75,9 @@ class Placement:
             self._cancel(active)
 
     def cancel_session(self, session: GatewaySession) -> None:
-        """Drop all requests of a session that ended."""
-        for active in [a for a in self._active.values() if a.session is session]:
+        """Drop all requests of a session that ended; the waiting first, lest they are sent."""
+        of_session = [a for a in self._active.values() if a.session is session]
+        for active in sorted(of_session, key=lambda each: each.entry is None):
             self._cancel(active)
 
     def on_frame(
@@ -138,7 +123,10 @@ class Placement:
         return self.watch.condition_of(device_id, model, self._clock.monotonic_ms())
 
     def tick(self) -> None:
-        """End requests past their deadline; move or fail those of a device that is silent."""
+        """End requests past their deadline; move or fail those of a device that is silent.
+
+        Those who wait are sent where a device came back or loaded their model.
+        """
         now_ms, unix_ms = self._clock.monotonic_ms(), self._clock.unix_ms()
         for active in list(self._active.values()):
             deadline = active.route.deadline_unix_ms
@@ -152,6 +140,11 @@ class Placement:
             if suspicion is not None and (self._may_move(active) or now_ms >= suspicion.lost_at_ms):
                 self._drop_on_device(active)
                 self._retry(active, _lost_error(active, "the device made no progress"))
+        if self.waiting:
+            self._refuse_waiting(now_ms)
+            if self._views.version != self._served_version:
+                self._serve_waiting(self.waiting.models)
+                self._served_version = self._views.version
 
     def _may_move(self, active: ActiveRequest) -> bool:
         """Whether it has no token yet and another device would take it."""
@@ -162,58 +155,46 @@ class Placement:
         return bool(self._router.route(active.route, view, exclude=tried, now_ms=now_ms).ranked)
 
     def _place(self, active: ActiveRequest) -> None:
-        """Send to the best device that takes it, or fail."""
-        while True:
-            decision = self._router.route(
-                active.route,
-                self._views.snapshot(),
-                exclude=frozenset(active.tried),
-                now_ms=self._clock.unix_ms(),
-            )
-            if active.record is None:
-                active.record = DecisionRecord(decision, tenant=active.route.tenant)
-            chosen = decision.chosen
-            if chosen is None:
-                # What the last device said explains more than that no other is left.
-                fallback = ShoalError(Reason.NO_DEVICE, decision.reason)
-                self._fail(active, active.last_error or decision.failure or fallback)
-                return
-            active.record = DecisionRecord(
-                decision, tenant=active.route.tenant, attempts=active.record.attempts
-            )
-            active.prediction = chosen.prediction
-            active.attempt += 1
-            if self._send(active, chosen.device_id, decision.reason):
-                return
-            active.tried.add(chosen.device_id)
+        """Send to the best device that takes it, or let it wait, or fail."""
+        error = self._placer.place(active)
+        if error is not None:
+            self._fail(active, error)
 
-    def _send(self, active: ActiveRequest, device_id: DeviceId, reason: str) -> bool:
-        device = self._views.get(device_id)
-        if device is None or active.submission is None:
-            return False
-        command = inference_pb2.InferenceCommand(submit=active.submission)
-        epoch = self._lines.send(device_id, device_pb2.HubFrame(inference=command))
-        if epoch is None:
-            return False
-        prediction = active.prediction
-        active.device_id, active.epoch = device_id, epoch
-        active.sent_ms = self._clock.monotonic_ms()
-        self.watch.sent(active, device)
-        active.reservation = Reservation(
-            device_id,
-            active.route.model,
-            prediction.prompt_tokens - prediction.cached_tokens if prediction else 0,
-        )
-        self._views.reserve(active.reservation)
-        if active.record is not None:
-            attempt = Attempt(device_id, device.name, self._clock.unix_ms())
-            active.record = active.record.with_attempt(attempt)
-        update = inference_pb2.SequenceUpdate(
-            request_id=active.route.request_id,
-            placed=convert.placed(device, prediction, reason, active.attempt),
-        )
-        active.session.send_update(update)
-        return True
+    def _serve_waiting(self, models: Iterable[str], num_places: float = math.inf) -> None:
+        """Send those whose turn it is, as far as devices have room for them."""
+        if self._serving:
+            return
+        self._serving = True
+        try:
+            for model in models:
+                num_places -= self._serve_model(model, num_places)
+        finally:
+            self._serving = False
+
+    def _serve_model(self, model: str, num_places: float) -> int:
+        now_ms, num_served = self._clock.monotonic_ms(), 0
+        blocked: set[Lane] = set()
+        while num_served < num_places:
+            entry = self.waiting.next(model, now_ms, blocked)
+            if entry is None:
+                break
+            active = self._active[entry.request_id]
+            self._place(active)
+            if active.entry is not None:
+                blocked.add(entry.lane)
+            elif active.reservation is not None:
+                num_served += 1
+        return num_served
+
+    def _refuse_waiting(self, now_ms: float) -> None:
+        for entry, error in self.waiting.expired(now_ms):
+            self._fail(self._active[entry.request_id], error)
+
+    def _put_out(self, entry: Entry) -> None:
+        active = self._active[entry.request_id]
+        # It has left the queue already, for another's sake.
+        error = self.waiting.put_out(entry, self._clock.monotonic_ms())
+        self._fail(active, error)
 
     def _apply(
         self, active: ActiveRequest, update: inference_pb2.SequenceUpdate, now_ms: float
@@ -259,6 +240,8 @@ class Placement:
             attempt=active.attempt,
         )
         self._place(active)
+        if self.waiting:
+            self._serve_waiting([active.route.model])
 
     def _fail(self, active: ActiveRequest, error: ShoalError) -> None:
         active.session.send_update(_failed(active.route.request_id, error))
@@ -281,15 +264,20 @@ class Placement:
 
     def _end(self, active: ActiveRequest, outcome: str, actual: Actual | None = None) -> None:
         now_ms = self._clock.monotonic_ms()
+        held_place = active.reservation is not None
         self._release(active)
         self.watch.ended(active, outcome, actual, now_ms)
+        self.waiting.ended(active, now_ms)
         del self._active[active.route.request_id]
         if active.record is not None:
             record = active.record
             if actual is None and outcome != Reason.CANCELLED.value:
                 record = record.with_failed_attempt(outcome)
+            record = replace(record, queue_ms=active.queue_ms) if active.queue_ms else record
             self._recorder.keep(record.ended(outcome, self._clock.unix_ms(), actual))
         log_finished(active, outcome, actual, now_ms)
+        if held_place and self.waiting:
+            self._serve_waiting([active.route.model], num_places=1)
 
 
 def _failed(request_id: str, error: ShoalError) -> inference_pb2.SequenceUpdate:

@@ -21,7 +21,8 @@ from orchestrator.hub.devices import DeviceParts, Devices
 from orchestrator.hub.enrolment import EnrolmentParts, EnrolmentServicer
 from orchestrator.hub.fleet_service import FleetParts, FleetServicer
 from orchestrator.hub.inference import InferenceServicer
-from orchestrator.hub.placement import Placement, PlacementParts
+from orchestrator.hub.placement import Placement
+from orchestrator.hub.placing import PlacementParts
 from orchestrator.hub.records import Recorder
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.cache_users_redis import CacheUsers

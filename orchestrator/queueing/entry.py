@@ -26,6 +26,8 @@ class Lane:
     model: str
     device: str = ""
     device_class: str = ""
+    # Devices that failed the request already.
+    excluded: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

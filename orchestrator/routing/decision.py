@@ -31,6 +31,7 @@ class RejectionKind(StrEnum):
     STATE = "state"
     MODEL_ABSENT = "model_absent"
     MODEL_NOT_READY = "model_not_ready"
+    MODEL_LOADING = "model_loading"
     CLASS_HINT = "class_hint"
     DEVICE_HINT = "device_hint"
     EXCLUDED = "excluded"

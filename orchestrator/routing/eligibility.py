@@ -36,6 +36,8 @@ def why_ineligible(
         return Rejection(RejectionKind.UNWELL, "is {}", (model.unwell,))
     if device.device_id in exclude:
         return EXCLUDED
+    if model.loading:
+        return Rejection(RejectionKind.MODEL_LOADING, "is loading {}", (model.name,))
     if not model.ready:
         return Rejection(
             RejectionKind.MODEL_NOT_READY, "has {} but not ready (loading or failed)", (model.name,)

@@ -67,6 +67,7 @@ class DecisionRecord:
     """The last decision of a request (it holds every candidate) and its outcome.
 
     `outcome` is "running", "finished", "cancelled" or an error code of shoal.errors.
+    `queue_ms`: how long it waited in the hub for a device with room.
     """
 
     decision: Decision
@@ -75,6 +76,7 @@ class DecisionRecord:
     actual: Actual | None = None
     outcome: str = "running"
     ended_unix_ms: int = 0
+    queue_ms: float = 0.0
     # None: one device answered alone.
     explained: Explained | None = None
 
@@ -103,6 +105,7 @@ class DecisionRecord:
                 "actual": None if self.actual is None else asdict(self.actual),
                 "outcome": self.outcome,
                 "ended_unix_ms": self.ended_unix_ms,
+                "queue_ms": self.queue_ms,
                 **asdict(self.explained or self._of_one_device()),
             },
             separators=(",", ":"),
@@ -129,6 +132,7 @@ class DecisionRecord:
             actual=None if raw["actual"] is None else Actual(**raw["actual"]),
             outcome=raw["outcome"],
             ended_unix_ms=raw["ended_unix_ms"],
+            queue_ms=raw.get("queue_ms", 0.0),
             explained=_explained_from(raw),
         )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from orchestrator.fleet.view import (
     DeviceClass,
@@ -15,6 +16,7 @@ from orchestrator.fleet.view import (
 )
 from orchestrator.request import Objective, RouteRequest, SloMiss
 from orchestrator.routing import drawing
+from orchestrator.routing.backlog import Backlog, backlog_of
 from orchestrator.routing.considering import Considered, consider
 from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
 from orchestrator.routing.estimator import Estimator, Outcome
@@ -92,6 +94,15 @@ class Router:
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """TTFT, TPOT and joules of the request on the device as the view shows it."""
         return self._estimator.predict(request, device, model)
+
+    def backlog(self, request: RouteRequest, view: FleetView, now_ms: float) -> Backlog:
+        """What a request has to expect that waits for one of the devices that are full."""
+        if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
+            return backlog_of(request, self._estimator, list(view.devices.values()))
+        serving = self._index.serving(view, request.model, now_ms)
+        ids = list(chain.from_iterable(serving.values()))
+        drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
+        return backlog_of(request, self._estimator, drawn, of=len(ids))
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request."""

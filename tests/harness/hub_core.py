@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.config import HubConfig
@@ -10,7 +10,8 @@ from orchestrator.fleet.view import DeviceId, DeviceState
 from orchestrator.fleet.view_store import ViewStore
 from orchestrator.hub import convert
 from orchestrator.hub.clock import Clock
-from orchestrator.hub.placement import Placement, PlacementParts
+from orchestrator.hub.placement import Placement
+from orchestrator.hub.placing import PlacementParts
 from orchestrator.hub.session import GatewaySession
 from orchestrator.routing.record import DecisionRecord
 from orchestrator.routing.router import Router
@@ -58,7 +59,8 @@ class Records:
 class HubCore:
     """A placement core with devices `d0`, `d1`, ... that are READY."""
 
-    def __init__(self, num_devices: int, *, slots: int = 4) -> None:
+    def __init__(self, num_devices: int, *, slots: int = 4, places: int = 16) -> None:
+        """`places`: requests that a device holds beyond its slots."""
         self.clock = HandClock()
         self.views = ViewStore()
         self.lines = Lines()
@@ -68,7 +70,7 @@ class HubCore:
             PlacementParts(config, Router(), self.views, self.records, self.clock),  # type: ignore[arg-type]
             self.lines,
         )
-        self.slots = slots
+        self.slots, self.places = slots, places
         for number in range(num_devices):
             self.connect(DeviceId(f"d{number}"), 1)
 
@@ -77,7 +79,7 @@ class HubCore:
         hello.capabilities.device_class = "x86_cpu"
         view = convert.device_view(device_id, device_id, DeviceState.READY, hello)
         self.lines.epochs[device_id] = epoch
-        self.views.put(view)
+        self.views.put(replace(view, max_waiting=self.places))
 
     def wait(self, seconds: float) -> None:
         """Let time pass with the hub's timer running."""

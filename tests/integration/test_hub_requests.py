@@ -267,22 +267,40 @@ async def test_request_past_its_deadline_ends(
     assert (await device.read_command()).cancel.request_id == "r13"
 
 
-async def test_full_device_answers_overloaded_with_a_time_to_retry(
-    rig: HubRig, gateway: ScriptedGateway
+async def test_requests_wait_for_a_full_device_and_go_on_when_it_has_room(
+    tmp_path: Path, redis_url: str
 ) -> None:
-    device = await rig.enrol("tiny")
-    device.models = [model_report(slots=1)]
-    await device.connect()
-    for i in range(40):
-        await gateway.submit(f"f{i}")
-    reasons = set()
-    for _ in range(40):
-        update = await gateway.next()
-        if update.HasField("failed"):
-            reasons.add(update.failed.reason)
-            assert update.failed.retry_after_ms > 0
-    assert reasons == {inference_pb2.FAILURE_REASON_OVERLOADED}
-    await device.cut()
+    async with running_hub(tmp_path, redis_url, device_waiting=0, max_queued=2) as rig:
+        device = await rig.enrol("tiny")
+        device.models = [model_report(slots=1)]
+        await device.connect()
+        gateway = ScriptedGateway(rig)
+        for name in ("a", "b", "gone", "d"):
+            await gateway.submit(name)
+        assert (await device.read_command()).submit.request_id == "a"
+        assert (await gateway.next()).HasField("placed")
+        refused = await gateway.next()
+        assert refused.request_id == "d"
+        assert refused.failed.reason == inference_pb2.FAILURE_REASON_OVERLOADED
+        assert refused.failed.retry_after_ms > 0
+        await gateway.cancel("gone")
+        await gateway.submit("last")
+        for name, following in (("a", "b"), ("b", "last")):
+            await device.send(delta(name, "x"), finished(name))
+            assert (await device.read_command()).submit.request_id == following
+        placed = {}
+        while "last" not in placed:
+            update = await gateway.next()
+            if update.HasField("placed"):
+                placed[update.request_id] = update.placed.queue_ms
+        assert placed["b"] > 0
+        assert placed["last"] > 0
+        await device.send(delta("last", "x"), finished("last"))
+        while not (await gateway.next()).HasField("finished"):
+            pass
+        assert (await stored_record(redis_url, "last"))["queue_ms"] > 0
+        await gateway.close()
+        await device.cut()
 
 
 async def test_gateway_that_does_not_read_loses_its_session_and_delays_nobody(
