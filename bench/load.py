@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import statistics
 import time
@@ -61,14 +62,26 @@ class LoadResult:
         }
 
 
-async def ask(
-    session: aiohttp.ClientSession, target: Target, messages: list[dict[str, str]], max_tokens: int
-) -> tuple[Sample, str]:
-    """Send one streaming chat request and time it.
+class RequestFailed(RuntimeError):
+    """The answer is an error or no complete stream; `code` is OpenAI's error code or empty."""
 
-    Raises RuntimeError when the answer is not a complete stream.
+    def __init__(self, text: str, code: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+
+
+async def ask(
+    session: aiohttp.ClientSession,
+    target: Target,
+    messages: list[dict[str, str]],
+    max_tokens: int,
+    extension: dict[str, object] | None = None,
+) -> tuple[Sample, str]:
+    """Send one streaming chat request, with shoal's `extension` if given, and time it.
+
+    Raises RequestFailed.
     """
-    body = {
+    body: dict[str, object] = {
         "model": target.model,
         "messages": messages,
         "max_tokens": max_tokens,
@@ -77,6 +90,8 @@ async def ask(
         "ignore_eos": True,
         "stream_options": {"include_usage": True},
     }
+    if extension is not None:
+        body["shoal"] = extension
     headers = {"Authorization": f"Bearer {target.key}"} if target.key else {}
     started = time.perf_counter()
     first = 0.0
@@ -86,7 +101,11 @@ async def ask(
         f"{target.url}/v1/chat/completions", json=body, headers=headers
     ) as answer:
         if answer.status != 200:
-            raise RuntimeError(f"HTTP {answer.status}: {(await answer.text())[:300]}")
+            text_of_error = await answer.text()
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                code = json.loads(text_of_error)["error"]["code"]
+                raise RequestFailed(text_of_error[:300], str(code))
+            raise RequestFailed(f"HTTP {answer.status}: {text_of_error[:300]}")
         async for line in answer.content:
             if not line.startswith(b"data: "):
                 continue
@@ -94,7 +113,7 @@ async def ask(
                 break
             chunk = json.loads(line[6:])
             if "error" in chunk:
-                raise RuntimeError(str(chunk["error"]))
+                raise RequestFailed(str(chunk["error"]), str(chunk["error"].get("code", "")))
             if chunk["choices"] and (content := chunk["choices"][0]["delta"].get("content")):
                 first = first or time.perf_counter()
                 text.append(content)

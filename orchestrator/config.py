@@ -34,13 +34,14 @@ class HealthTerms:
     # The same floor before a device finished its first request for a model: its
     # predictions rest on a seed only.
     unproven_floor_ms: float = 10_000.0
-    # Silence between tokens, in predicted TPOTs.
-    next_token_factor: float = 30.0
+    # Silence between tokens, in predicted TPOTs, and in the time of the prefill between them.
+    next_token_factor: float = 15.0
+    next_prefill_factor: float = 2.0
     next_token_floor_ms: float = 2_500.0
     # No bound is longer, but for what one and a half predictions need.
     bound_cap_ms: float = 30_000.0
     # Silence, in bounds, after which what could not move is given up.
-    lost_factor: float = 2.0
+    lost_factor: float = 1.5
     # Outliers: of so many newest outcomes, none older, at least so many.
     outcomes: int = 20
     outcomes_ms: float = 60_000.0

@@ -27,6 +27,8 @@ _log = structlog.get_logger()
 
 # Failures that tell of the device; refusals and faults of the request do not.
 _FAULTS = frozenset({Reason.DEVICE_LOST.value, Reason.ENGINE_CRASHED.value, Reason.INTERNAL.value})
+# What our engine prefills at most before running sequences go on: four chunks.
+MAX_PREFILL_BETWEEN_TOKENS = 512
 # A probe that was refused is sent again after this time.
 PROBE_AGAIN_MS = 2_000.0
 
@@ -168,7 +170,7 @@ class HealthWatch:
         prefill_ms = 0.0
         if device is not None:
             tokens = device.in_flight_prefill_tokens.get(lane.model, 0)
-            prefill_ms = _prefill_ms(device, lane.model, tokens)
+            prefill_ms = _prefill_ms(device, lane.model, min(tokens, MAX_PREFILL_BETWEEN_TOKENS))
         tpot_ms = active.prediction.tpot_ms if active.prediction else 0.0
         bound_ms = next_token_bound_ms(self._terms, tpot_ms, prefill_ms)
         return Work(lane, active.sent_ms, bound_ms, tpot_ms + prefill_ms)

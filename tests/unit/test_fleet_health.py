@@ -79,7 +79,7 @@ def test_silence_is_measured_against_the_devices_own_prediction() -> None:
     assert first_token_bound_ms(TERMS, 10_000, proven=True) == 30_000
     assert first_token_bound_ms(TERMS, 40_000, proven=True) == 60_000
     assert next_token_bound_ms(TERMS, 20, 0) == 2_500
-    assert next_token_bound_ms(TERMS, 200, 500) == 8_000
+    assert next_token_bound_ms(TERMS, 200, 1_000) == 5_000
     assert next_token_bound_ms(TERMS, 20, 100_000) == 150_000
 
 

@@ -142,7 +142,7 @@ async def test_stream_goes_on_when_its_device_comes_back_in_time(session: Gatewa
     core = HubCore(1)
     core.submit(session, "a")
     core.placement.on_frame(DeviceId("d0"), 1, frame(delta("a", "x")))
-    core.wait(4)
+    core.wait(3)
     assert core.unwell("d0")
     core.placement.on_frame(DeviceId("d0"), 1, frame(delta("a", "y")))
     core.wait(0.25)

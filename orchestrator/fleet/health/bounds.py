@@ -1,11 +1,11 @@
 """How long a device may be silent, from what it was predicted to do.
 
     first token:  min(max(floor, 4 x TTFT), max(cap, 1.5 x TTFT))
-    next token:   min(max(floor, 30 x TPOT + 4 x prefill), max(cap, 1.5 x prefill))
+    next token:   min(max(floor, 15 x TPOT + 2 x prefill), max(cap, 1.5 x prefill))
 
 The TTFT is predicted as if nothing were cached, since a cache may have forgotten. The
-prefill is that of prompts which wait on the device: an engine may compute them before it
-goes on with running sequences. The cap never cuts below one and a half predictions: a
+prefill is what an engine may compute of waiting prompts before it goes on with running
+sequences. The cap never cuts below one and a half predictions: a
 long prompt on a slow device is not a fault. Silence counts from the last token of *any*
 request of the model on the device, so a busy device is not suspected for its queue.
 """
@@ -31,8 +31,8 @@ def first_token_bound_ms(terms: HealthTerms, ttft_ms: float, *, proven: bool) ->
 
 
 def next_token_bound_ms(terms: HealthTerms, tpot_ms: float, prefill_ms: float) -> float:
-    """Allowed silence of a device with a running stream, with prompts of `prefill_ms` waiting."""
-    bound_ms = terms.next_token_factor * tpot_ms + terms.first_token_factor * prefill_ms
+    """Allowed silence of a device with a running stream and `prefill_ms` of prefill between."""
+    bound_ms = terms.next_token_factor * tpot_ms + terms.next_prefill_factor * prefill_ms
     bound_ms = max(terms.next_token_floor_ms, bound_ms)
     return min(bound_ms, max(terms.bound_cap_ms, _AT_LEAST * prefill_ms))
 
