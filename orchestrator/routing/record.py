@@ -76,9 +76,9 @@ class DecisionRecord:
     actual: Actual | None = None
     outcome: str = "running"
     ended_unix_ms: int = 0
-    queue_ms: float = 0.0
     # None: one device answered alone.
     explained: Explained | None = None
+    queue_ms: float = 0.0
 
     def with_attempt(self, attempt: Attempt) -> DecisionRecord:
         """The record with one more device tried."""
