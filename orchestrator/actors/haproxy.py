@@ -14,6 +14,8 @@ from shoal.openai.error import error_body
 # 2.8.25 misses that a client went away on a reused connection, keeps the request running
 # and spins on the closed socket. Measured: 3 of 6 lost with it, 0 of 6 without.
 # The addresses: Serve binds HAProxy's metrics and statistics pages to every interface.
+# The time limit: without one, a client whose headers never end holds a connection for ever.
+# HAProxy's own 400 and 408 are its built-in pages: they come before `errorfile` counts.
 # The error page: while no replica is up, HAProxy answers by itself; clients retry a 503.
 _SCRIPT = """#!/bin/sh
 set -eu
@@ -23,6 +25,8 @@ for argument in "$@"; do
     if [ "$previous" = -f ]; then
         sed -i -e 's/^\\( *bind \\):\\([0-9]\\)/\\1{host}:\\2/' \\
             -e 's/^\\( *bind \\)\\*:/\\1{host}:/' \\
+            -e '/^ *timeout http-request /d' \\
+            -e 's/^defaults.*/&\\n    timeout http-request {headers_limit_s}s/' \\
             -e 's#^\\( *errorfile [0-9]* \\).*#\\1{error_page}#' "$argument"
     fi
     previous=$argument
@@ -30,6 +34,8 @@ done
 exec "$haproxy" -dS "$@"
 """
 
+# A request's headers are a packet or two.
+_HEADERS_LIMIT_S = 20
 
 _ERROR_BODY = json.dumps(
     error_body(ShoalError(Reason.NO_DEVICE, "The gateway is restarting. Try again in a moment."))
@@ -52,6 +58,8 @@ def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
     page.write_bytes(_ERROR_PAGE.encode("ascii"))
     script = folder / "haproxy"
     binary = shlex.quote(get_haproxy_binary())
-    script.write_text(_SCRIPT.format(binary=binary, host=host, error_page=page))
+    script.write_text(
+        _SCRIPT.format(binary=binary, host=host, error_page=page, headers_limit_s=_HEADERS_LIMIT_S)
+    )
     script.chmod(stat.S_IRWXU)
     return script

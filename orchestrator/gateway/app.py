@@ -197,10 +197,13 @@ class _PublicRoutes:
 
 
 def _application(routes: list[Route]) -> Starlette:
-    return Starlette(
+    app = Starlette(
         routes=routes,
         exception_handlers={HTTPException: _http_exception, Exception: _crash},
     )
+    # A path with a slash too many does not exist: a redirected POST would lose its body.
+    app.router.redirect_slashes = False
+    return app
 
 
 async def _http_exception(request: Request, error: Exception) -> Response:

@@ -12,11 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive
 
 from shoal.errors import ShoalError
-from shoal.openai.body import MAX_BODY_BYTES, BodyTooLargeError
+from shoal.openai.body import MAX_BODY_BYTES, BodyTooLargeError, BodyTooSlowError
 from shoal.openai.error import error_body, retry_after_s
 
 _MAX_HEADER_CHARS = 300
 _MAX_DRAINED_BYTES = 8 * MAX_BODY_BYTES
+# The largest body at about 1 Mbit/s; who sends more slowly holds a connection for nothing.
+BODY_LIMIT_S = 60.0
 
 
 def json_response(
@@ -37,13 +39,15 @@ def error_response(error: ShoalError, headers: Mapping[str, str] | None = None) 
     wait_s = retry_after_s(error)
     if wait_s is not None:
         merged["retry-after"] = str(wait_s)
+    if error.http_status == 408:
+        merged["connection"] = "close"  # the rest of the body is not waited for
     if error.http_status == 401:
         merged["www-authenticate"] = "Bearer"
     return json_response(error_body(error), error.http_status, merged)
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body; raises BodyTooLargeError for one over `MAX_BODY_BYTES`.
+async def read_body(request: Request, limit_s: float = BODY_LIMIT_S) -> bytes:
+    """The whole body; raises BodyTooLargeError for one over `MAX_BODY_BYTES`, BodyTooSlowError.
 
     A body somewhat over it is read to its end and thrown away: a client that is still
     sending when the answer comes sees a broken connection instead of the answer.
@@ -51,6 +55,16 @@ async def read_body(request: Request) -> bytes:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > _MAX_DRAINED_BYTES:
         raise BodyTooLargeError
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            return await _read(request)
+    except TimeoutError:
+        if not limit.expired():
+            raise  # somebody else's limit
+        raise BodyTooSlowError(limit_s) from None
+
+
+async def _read(request: Request) -> bytes:
     parts: list[bytes] = []
     size_bytes = 0
     try:

@@ -26,6 +26,21 @@ class BodyTooLargeError(ShoalError):
         return 413
 
 
+class BodyTooSlowError(ShoalError):
+    """The body did not arrive in time; answered with 408."""
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__(
+            Reason.INVALID_ARGUMENT,
+            f"The request body did not arrive within {limit_s:.0f} s. Send it again.",
+        )
+
+    @property
+    def http_status(self) -> int:
+        """408, which no failure of an engine or a device has."""
+        return 408
+
+
 def parse_body(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`.
 

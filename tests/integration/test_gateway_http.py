@@ -289,6 +289,8 @@ async def test_body_over_the_limit_is_413(http: httpx.AsyncClient) -> None:
 async def test_unknown_paths_and_methods_have_openais_error_shape(http: httpx.AsyncClient) -> None:
     missing = await http.get("/v1/nothing")
     wrong = await http.get("/v1/chat/completions")
+    slashed = await http.post("/v1/chat/completions/", json=BODY)
+    assert (slashed.status_code, slashed.json()["error"]["code"]) == (404, "not_found")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
 

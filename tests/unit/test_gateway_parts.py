@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 import pytest
+from starlette.requests import Request
+from starlette.types import Message
 
 from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import CACHE_S, Authenticator, Caller
-from orchestrator.gateway.http import header_text
+from orchestrator.gateway.http import error_response, header_text, read_body
 from orchestrator.gateway.salt import TenantSalts
 from shoal.errors import Reason, ShoalError
 
@@ -100,3 +103,17 @@ def test_salts_differ_by_tenant_and_by_fleet_and_stay_the_same() -> None:
 def test_header_text_is_one_ascii_line() -> None:
     assert header_text("a\r\nset-cookie: x\tü") == "a set-cookie: x ?"
     assert len(header_text("x" * 1000)) == 300
+
+
+async def test_body_that_never_ends_is_given_up_with_408() -> None:
+    sent: list[Message] = [{"type": "http.request", "body": b"{", "more_body": True}]
+
+    async def receive() -> Message:
+        return sent.pop() if sent else await asyncio.get_running_loop().create_future()
+
+    request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+    with pytest.raises(ShoalError) as caught:
+        await read_body(request, limit_s=0.01)
+    answer = error_response(caught.value)
+    assert answer.status_code == 408
+    assert answer.headers["connection"] == "close"
