@@ -93,8 +93,8 @@ def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRe
     uses = sequence.account.uses
     return DecisionRecord(
         decision,
-        sequence.tenant,
-        tuple(
+        tenant=sequence.tenant,
+        attempts=tuple(
             Attempt(
                 DeviceId(f"cloud:{each.endpoint}"),
                 each.endpoint,
@@ -103,10 +103,10 @@ def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRe
             )
             for each in sequence.account.tries
         ),
-        _actual(outcome),
-        ended,
-        now_unix_ms,
-        Explained(
+        actual=_actual(outcome),
+        outcome=ended,
+        ended_unix_ms=now_unix_ms,
+        explained=Explained(
             mode="cloud",
             privacy=outcome.privacy,
             tokens_by_tier=tokens_by_tier(uses),
