@@ -141,10 +141,12 @@ class EndpointClient:
         async for part in parts:
             num_bytes += len(part)
             rest += part
-            if len(rest) > _MAX_LINE_BYTES + len(part) or num_bytes > _MAX_ANSWER_BYTES:
+            if num_bytes > _MAX_ANSWER_BYTES:
                 raise self._fault(FaultKind.OVERSIZED)
             # Only the new part is searched: a line may come byte by byte.
             if b"\n" not in part:
+                if len(rest) > _MAX_LINE_BYTES:
+                    raise self._fault(FaultKind.OVERSIZED)
                 continue
             *lines, rest = rest.split(b"\n")
             for line in lines:
