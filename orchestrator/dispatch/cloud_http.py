@@ -15,6 +15,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import cache
+from pathlib import Path
 
 import httpx
 
@@ -72,7 +74,7 @@ class EndpointClient:
             # Reading has its own clock below: httpx's starts anew with every byte.
             timeout=httpx.Timeout(None, connect=connect_s, write=_SEND_TIMEOUT_S, pool=connect_s),
             limits=httpx.Limits(max_connections=endpoint.max_connections),
-            verify=_trust(endpoint),
+            verify=_trust(endpoint.ca_file),
             # A redirect would take the prompt and the key to a host that nobody configured.
             follow_redirects=False,
         )
@@ -182,10 +184,12 @@ class EndpointClient:
         return EndpointFault(kind, self._name)
 
 
-def _trust(endpoint: CloudEndpoint) -> ssl.SSLContext | bool:
-    if endpoint.ca_file is None:
-        return True
-    return ssl.create_default_context(cafile=endpoint.ca_file)
+@cache
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    """Whom to believe; one for all endpoints, since reading the system's takes long."""
+    if ca_file is None:
+        return httpx.create_ssl_context()
+    return ssl.create_default_context(cafile=ca_file)
 
 
 def _is_tls(error: BaseException | None) -> bool:
