@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.registry import Collector
 
 from shoal.errors import ShoalError
@@ -21,6 +28,8 @@ class RequestMetrics:
     """Counters and histograms of one gateway; names and labels as in docs/metrics.md."""
 
     def __init__(self) -> None:
+        # A series of start times beside each counter would double what is stored.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._registry = registry = CollectorRegistry()
         self._requests = Counter(
             "shoal_requests",

@@ -88,16 +88,18 @@ def _run(client: GatewayClient, target: Target, length: int, tokens: int) -> Run
 
 
 def _table(rows: list[Row]) -> Table:
-    headings = ("device", "class", "model", "length", "prompt\ntokens/s", "tokens/s", "ms/token")
-    table = Table(*headings, "tokens/J", "EDP/token\nmJ·s", "MBU", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    table.add_column("device", overflow="fold", min_width=8)
+    table.add_column("model, length", overflow="fold", min_width=14)
+    headings = ("prompt\ntokens/s", "tokens/s", "ms/token", "tokens/J", "EDP/token\nmJ·s", "MBU")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         about = "~" if row.joules_estimated else ""
         edp = row.edp_js_per_token
         table.add_row(
-            row.device,
-            row.device_class + (" (emulated)" if row.emulated else ""),
-            f"{row.model} {row.quantisation}".strip(),
-            str(row.length),
+            f"{row.device}\n{row.device_class}{' (emulated)' if row.emulated else ''}",
+            f"{row.model}\n{row.quantisation} {row.length}",
             _figure(row.prompt_tokens_per_s, "{:.0f}"),
             f"{row.tokens_per_s:.1f}",
             f"{row.ms_per_token:.1f}",
