@@ -257,6 +257,7 @@ def _gateway_config(
         tls_key=home.gateway_dir / "tls.key",
         tls_cert=home.gateway_dir / "tls.crt",
         salt_key=secrets.salt_key,
+        num_gateways=arguments.gateways,
         depot_dir=setup.prepare_depot(home, url),
         cloud=cloud,
     )

@@ -74,6 +74,12 @@ class Dispatcher:
     def _start(self, tier: str, request: pb.GenerateRequest, *, is_last: bool) -> Start:
         if tier == "cloud":
             return partial(self.cloud.start, request, patient=is_last)
+        if not is_last and request.hints.privacy != pb.PRIVACY_LOCAL_PREFERRED:
+            # Better answered by the next tier than queued for a device.
+            hurried = pb.GenerateRequest()
+            hurried.CopyFrom(request)
+            hurried.hints.no_waiting = True
+            request = hurried
         return partial(self.edge.start, request)
 
 

@@ -33,6 +33,7 @@ from orchestrator.gateway.http import error_response, json_response
 from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.models import find_model, list_models
 from orchestrator.gateway.onboarding import onboarding_routes, open_depot
+from orchestrator.gateway.rate_limits import RateLimits
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.scrape import Scrape
 from orchestrator.gateway.text import TextEndpoint, TextService
@@ -95,6 +96,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     service = TextService(
         authenticator=authenticator,
         admission=admission,
+        rate_limits=RateLimits(tenants, config.num_gateways),
         dispatcher=dispatcher,
         salts=TenantSalts(read_private(config.salt_key)),
         cloud_records=CloudRecords(decisions),

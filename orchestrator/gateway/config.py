@@ -32,6 +32,8 @@ class GatewayConfig:
     cloud: CloudConfig = field(default_factory=CloudConfig)
     # Beyond it a request is refused with 429: a client that retries beats a queue that
     # nobody sees. The hub's devices queue too, and refuse on their own account.
-    max_in_flight: int = 512
+    max_in_flight: int = 1_024
+    # Of which this is one; each enforces its share of a tenant's limits.
+    num_gateways: int = 1
     # A request that is not answered in this time fails with 504.
     request_timeout_s: float = 600.0

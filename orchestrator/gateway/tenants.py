@@ -1,11 +1,11 @@
-"""Tenants' policies through the admin API: privacy, budgets, and what was spent."""
+"""Tenants' policies through the admin API: privacy, budgets, rates, and what was spent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.identity.tenants import Budgets, TenantPolicy
+from orchestrator.identity.tenants import Budgets, Rates, TenantPolicy
 from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.request import Privacy
 from shoal.errors import Reason, ShoalError, invalid
@@ -15,9 +15,11 @@ _NANOS = 10**9
 _MAX_TOKENS = 10**15
 # Counters stay exact to here.
 _MAX_MONEY = 9_000_000.0
-_KNOWN = frozenset(
-    {"privacy", "tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month"}
-)
+_MAX_PER_MINUTE = 1e12
+_MIN_WEIGHT, _MAX_WEIGHT = 0.01, 100.0
+_RATES = ("requests_per_minute", "tokens_per_minute", "weight")
+_BUDGETS = ("tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month")
+_KNOWN = frozenset({"privacy", *_BUDGETS, *_RATES})
 
 
 async def put_tenant(store: TenantStore, tenant: str, fields: Fields) -> Mapping[str, Any]:
@@ -34,7 +36,12 @@ async def put_tenant(store: TenantStore, tenant: str, fields: Fields) -> Mapping
         nanos_per_day=_nanos(fields.number("money_per_day", 0, _MAX_MONEY)),
         nanos_per_month=_nanos(fields.number("money_per_month", 0, _MAX_MONEY)),
     )
-    await store.put(tenant, TenantPolicy(Privacy(privacy), budgets))
+    rates = Rates(
+        requests_per_minute=fields.number("requests_per_minute", 0, _MAX_PER_MINUTE),
+        tokens_per_minute=fields.number("tokens_per_minute", 0, _MAX_PER_MINUTE),
+        weight=fields.number("weight", _MIN_WEIGHT, _MAX_WEIGHT) or 1.0,
+    )
+    await store.put(tenant, TenantPolicy(Privacy(privacy), budgets, rates))
     return await show_tenant(store, tenant)
 
 
@@ -58,6 +65,7 @@ async def show_tenant(store: TenantStore, tenant: str) -> Mapping[str, Any]:
             "money_per_day": _money(budgets.nanos_per_day),
             "money_per_month": _money(budgets.nanos_per_month),
         },
+        "rates": {name: getattr(policy.rates, name) for name in _RATES},
         "spent": {
             "tokens_per_day": spent["tokens_per_day"],
             "tokens_per_month": spent["tokens_per_month"],

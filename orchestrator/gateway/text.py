@@ -21,6 +21,7 @@ from orchestrator.gateway.choices import RunningChoices
 from orchestrator.gateway.cloud_records import CloudRecords, CloudSequence
 from orchestrator.gateway.http import error_response, read_body, wait_for_disconnect
 from orchestrator.gateway.metrics import RequestMetrics
+from orchestrator.gateway.rate_limits import RateLimits
 from orchestrator.gateway.reply import send_answer, send_stream
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.state import state_calls
@@ -44,6 +45,7 @@ class TextService:
 
     authenticator: Authenticator
     admission: Admission
+    rate_limits: RateLimits
     dispatcher: Dispatcher
     salts: TenantSalts
     cloud_records: CloudRecords
@@ -77,7 +79,7 @@ class TextEndpoint:
                 parsed = self._parse(parse_body(await read_body(request)))
                 watch = asyncio.create_task(wait_for_disconnect(receive))
                 watch.add_done_callback(lambda task: _cancel_with(task, work))
-                with self._service.admission.slot():
+                with self._service.admission.slot(caller.tenant):
                     await self._generate(parsed, (request_id, caller.tenant), reply)
         except asyncio.CancelledError:
             if work is None or watch is None or not watch.done():
@@ -110,6 +112,9 @@ class TextEndpoint:
         messages = to_generate_requests(parsed, origin)
         dispatcher = self._service.dispatcher
         rulings = [await dispatcher.rule(message) for message in messages]
+        grant = await self._service.rate_limits.admit(tenant, messages)
+        for message in messages:
+            message.tenant_weight = grant.weight
         starts = zip(messages, rulings, strict=True)
         choices = RunningChoices([dispatcher.start(message, ruling) for message, ruling in starts])
         outcomes = [
@@ -127,6 +132,7 @@ class TextEndpoint:
             raise
         finally:
             choices.cancel()
+            self._service.rate_limits.settle(grant, outcomes)
             for generation, outcome in zip(choices.generations, outcomes, strict=True):
                 self._service.metrics.ended(outcome, parsed.model, failure)
                 if generation.tier == "cloud":

@@ -1,4 +1,4 @@
-"""What a tenant may do: how far its prompts travel, and what it may spend in the cloud."""
+"""What a tenant may do: how far its prompts travel, what it may spend, how fast it may ask."""
 
 from __future__ import annotations
 
@@ -28,11 +28,21 @@ class Budgets:
 
 
 @dataclass(frozen=True, slots=True)
+class Rates:
+    """How fast a tenant may ask (None: no limit), and its weight when requests have to wait."""
+
+    requests_per_minute: float | None = None
+    tokens_per_minute: float | None = None
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
 class TenantPolicy:
     """One tenant's stored policy."""
 
     privacy: Privacy
     budgets: Budgets = field(default_factory=Budgets)
+    rates: Rates = field(default_factory=Rates)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ def month_of(unix_s: float) -> Period:
 def policy_fields(policy: TenantPolicy) -> dict[str, str]:
     """The policy as a hash of texts; limits that are not set are left out."""
     limits = {name: getattr(policy.budgets, name) for name in Budgets.__slots__}
+    limits |= {name: getattr(policy.rates, name) for name in Rates.__slots__}
     texts = {name: str(limit) for name, limit in limits.items() if limit is not None}
     return {"privacy": policy.privacy.value, **texts}
 
@@ -69,6 +80,7 @@ def policy_from(fields: Mapping[str, str]) -> TenantPolicy | None:
     """The stored policy; None when there is none, or none that this version understands."""
     try:
         limits = {name: int(fields[name]) for name in Budgets.__slots__ if name in fields}
-        return TenantPolicy(Privacy(fields["privacy"]), Budgets(**limits))
+        rates = {name: float(fields[name]) for name in Rates.__slots__ if name in fields}
+        return TenantPolicy(Privacy(fields["privacy"]), Budgets(**limits), Rates(**rates))
     except (KeyError, ValueError):
         return None

@@ -28,6 +28,8 @@ def explain(
         answer.print(f"classes   {' > '.join(record['class_order'])}", markup=False)
     answer.print(f"decision  {record['reason']}", markup=False, soft_wrap=True)
     answer.print(f"outcome   {record['outcome']}", markup=False)
+    if record.get("queue_ms"):
+        answer.print(f"queued    {record['queue_ms']:.0f} ms in the hub", markup=False)
     for attempt in record["attempts"]:
         end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)

@@ -139,6 +139,8 @@ async def test_full_edge_offloads_to_the_cloud_unless_the_request_must_stay(
     refused = await http.post("/v1/chat/completions", json=local)
     assert refused.status_code == 429
     assert len(upstream.bodies) == 1
+    # Only who has nowhere else to go waits in the hub.
+    assert [request.hints.no_waiting for request in rig.hub.requests] == [True, False]
 
 
 @pytest.mark.parametrize(

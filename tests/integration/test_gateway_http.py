@@ -306,3 +306,21 @@ async def test_metrics_need_an_admin_key_and_tell_of_requests_and_devices(
     text = answer.text
     assert f'shoal_requests_total{{model="{MODEL}",outcome="finished",tier="edge"}}' in text
     assert 'shoal_devices{class="arm_cpu",state="READY"} 1.0' in text
+
+
+async def test_tenants_own_limit_is_429_with_a_time_to_retry(
+    rig: GatewayRig, http: httpx.AsyncClient
+) -> None:
+    admin = {"authorization": f"Bearer {rig.admin_key}"}
+    policy = {"privacy": "any", "requests_per_minute": 1, "weight": 3}
+    stored = await http.put("/shoal/v1/tenants/acme", json=policy, headers=admin)
+    assert stored.json()["rates"] == {
+        "requests_per_minute": 1, "tokens_per_minute": None, "weight": 3,
+    }  # fmt: skip
+    assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 200
+    assert rig.hub.requests[0].tenant_weight == 3
+    refused = await http.post("/v1/chat/completions", json=BODY)
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+    assert 50 < int(refused.headers["retry-after"]) <= 60
+    await http.put("/shoal/v1/tenants/acme", json={"privacy": "any"}, headers=admin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import pytest
@@ -81,7 +82,7 @@ async def test_only_admins_pass_as_admins() -> None:
 
 def test_admission_refuses_beyond_its_limit() -> None:
     admission = Admission(1)
-    with admission.slot(), pytest.raises(ShoalError) as caught, admission.slot():
+    with admission.slot("t"), pytest.raises(ShoalError) as caught, admission.slot("t"):
         pass
     assert caught.value.http_status == 429
     assert admission.in_flight == 0
@@ -89,8 +90,21 @@ def test_admission_refuses_beyond_its_limit() -> None:
 
 def test_admission_frees_the_place_of_a_failed_request() -> None:
     admission = Admission(1)
-    with pytest.raises(KeyError), admission.slot():
+    with pytest.raises(KeyError), admission.slot("t"):
         raise KeyError
+    assert admission.in_flight == 0
+
+
+def test_one_tenants_flood_leaves_places_to_the_others() -> None:
+    admission = Admission(8)
+    with ExitStack() as held:
+        for _ in range(6):
+            held.enter_context(admission.slot("flood"))
+        held.enter_context(admission.slot("other"))
+        with pytest.raises(ShoalError) as caught:
+            held.enter_context(admission.slot("flood"))
+        assert "6 of them" in caught.value.message
+        held.enter_context(admission.slot("other"))
     assert admission.in_flight == 0
 
 
