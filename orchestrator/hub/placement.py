@@ -14,7 +14,7 @@ import structlog
 
 from orchestrator.fleet.view import DeviceId
 from orchestrator.hub import convert
-from orchestrator.hub.active import ActiveRequest
+from orchestrator.hub.active import NOWHERE, ActiveRequest
 from orchestrator.hub.finished_log import log_finished
 from orchestrator.hub.placing import DeviceLines, PlacementParts, Placer
 from orchestrator.hub.session import GatewaySession
@@ -147,12 +147,13 @@ class Placement:
                 self._served_version = self._views.version
 
     def _may_move(self, active: ActiveRequest) -> bool:
-        """Whether it has no token yet and another device would take it."""
+        """Whether it has no token yet and another device would take it, now or soon."""
         if active.first_token_ms is not None or active.attempt >= self._config.max_attempts:
             return False
         tried = frozenset({*active.tried, active.device_id})
         now_ms, view = self._clock.unix_ms(), self._views.snapshot()
-        return bool(self._router.route(active.route, view, exclude=tried, now_ms=now_ms).ranked)
+        decision = self._router.route(active.route, view, exclude=tried, now_ms=now_ms)
+        return bool(decision.ranked) or self.waiting.may_wait(active, decision, view)
 
     def _place(self, active: ActiveRequest) -> None:
         """Send to the best device that takes it, or let it wait, or fail."""
@@ -239,6 +240,8 @@ class Placement:
             reason=error.reason.value,
             attempt=active.attempt,
         )
+        # What the device still says of it is not to be heard.
+        active.device_id = NOWHERE
         self._place(active)
         if self.waiting:
             self._serve_waiting([active.route.model])

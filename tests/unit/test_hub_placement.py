@@ -174,6 +174,24 @@ async def test_answered_probe_readmits_a_device_that_lost_all_its_requests(
     assert not core.unwell(device_id)
 
 
+async def test_request_of_a_silent_device_waits_for_the_other_that_is_full(
+    session: GatewaySession,
+) -> None:
+    core = HubCore(2, slots=1, places=0)
+    core.submit(session, "a")
+    core.submit(session, "b")
+    silent = core.lines.sent[0][0]
+    other = core.lines.sent[1][0]
+    for _ in range(11):
+        core.wait(1)
+        core.placement.on_frame(other, 1, frame(delta("b", "x")))
+    assert core.unwell(silent)
+    core.placement.on_frame(silent, 1, frame(delta("a", "late"), finished("a")))
+    core.placement.on_frame(other, 1, frame(finished("b")))
+    assert core.lines.sent[-1][1].submit.request_id == "a"
+    assert core.lines.sent[-1][0] == other
+
+
 async def test_only_device_keeps_its_request_until_it_is_given_up(session: GatewaySession) -> None:
     core = HubCore(1)
     core.submit(session, "a")
