@@ -61,6 +61,14 @@ def _wait_healthy(url: str, process: subprocess.Popen[bytes], log: object) -> No
     raise RuntimeError("llama-server did not become healthy within 60 s")
 
 
+def fleet_environment(home: Path) -> dict[str, str]:
+    """The environment in which the command line means the fleet of this state directory."""
+    env = {**os.environ, "SHOAL_HOME": str(home)}
+    env.pop("SHOAL_URL", None)
+    env.pop("SHOAL_API_KEY", None)
+    return env
+
+
 @contextlib.contextmanager
 def shoal_fleet(model: Path, *options: str, home: Path | None = None) -> Iterator[Target]:
     """Bring up a fleet of its own with `model`, and take it down again.
@@ -70,9 +78,7 @@ def shoal_fleet(model: Path, *options: str, home: Path | None = None) -> Iterato
     with contextlib.ExitStack() as stack:
         if home is None:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="shoal-bench-")))
-        env = {**os.environ, "SHOAL_HOME": str(home)}
-        env.pop("SHOAL_URL", None)
-        env.pop("SHOAL_API_KEY", None)
+        env = fleet_environment(home)
         command = [
             SHOAL, "up", "--detach", "--port", str(free_port()), "--model", model, *options,
         ]  # fmt: skip

@@ -22,6 +22,11 @@ _OBJECTIVE_TEXT = {Objective.EDP: "energy-delay product", Objective.ENERGY: "ene
 _NO_REMEDY = "start an agent that serves it, or ask for another model (GET /v1/models)"
 
 
+def bounded_retry_ms(wanted_ms: float) -> int:
+    """The wait as a client is told it."""
+    return int(min(MAX_RETRY_AFTER_MS, max(MIN_RETRY_AFTER_MS, wanted_ms)))
+
+
 def ruled_out(device: DeviceView, rejection: Rejection | None) -> Candidate:
     """A device that could not take the request."""
     return Candidate(device.device_id, device.name, device.device_class, None, rejection)
@@ -67,12 +72,15 @@ def unreachable(request: RouteRequest, best: Contender) -> ShoalError:
         for name, value in (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms))
         if value is not None
     ]
+    excess_ms = 0.0 if slo.ttft_ms is None else best.ttft_ms - slo.ttft_ms
     return ShoalError(
         Reason.SLO_UNREACHABLE,
         f"no device is predicted to meet {' and '.join(stated)}: {best.device.name}, the best,"
         f" has TTFT {best.ttft_ms:.0f} ms and TPOT {best.tpot_ms:.1f} ms;"
         " ask for less or try again later",
         param="shoal.slo",
+        # So long the queues of the best device take to shrink enough; a TPOT has no such time.
+        retry_after_ms=0 if excess_ms <= 0 else bounded_retry_ms(excess_ms),
         foreseen=Foreseen(best.ttft_ms, best.tpot_ms),
     )
 
@@ -183,7 +191,7 @@ def failure_of(
         wait_ms = min(
             estimator.place_wait_ms(d, d.models[request.model]) for d in full[:_MAX_ASKED]
         )
-        retry_after_ms = int(min(MAX_RETRY_AFTER_MS, max(MIN_RETRY_AFTER_MS, wait_ms)))
+        retry_after_ms = bounded_retry_ms(wait_ms)
         return ShoalError(
             Reason.OVERLOADED,
             f"all devices looked at that can serve {request.model!r} are full ({len(full)});"

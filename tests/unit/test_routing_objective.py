@@ -102,6 +102,8 @@ def test_request_says_itself_whether_it_is_refused_and_is_told_the_figures():
     slo = Slo(tpot_ms=0.1)
     refused = route(fleet(ARM, NPU), slo=slo, on_slo_miss=SloMiss.REFUSE)
     assert refused.failure.foreseen.tpot_ms == pytest.approx(50.0)
+    late = route(fleet(ARM, NPU), slo=Slo(ttft_ms=0.1), on_slo_miss=SloMiss.REFUSE)
+    assert late.failure.retry_after_ms >= 250
     strict = Router(on_slo_miss=SloMiss.REFUSE)
     assert route(fleet(ARM, NPU), strict, slo=slo, on_slo_miss=SloMiss.BEST_EFFORT).ranked
 
