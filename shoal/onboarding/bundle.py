@@ -29,6 +29,8 @@ from shoal.onboarding.wheel import build_wheel
 
 SCRIPT_NAME = "install.sh"
 PLATFORM_NAME = "PLATFORM"
+# redis asks for it on a Python before 3.11.3, which the device may have and this machine not.
+_OLDER_PYTHON = ("async-timeout>=4.0.3",)
 # Dependencies are some 30 MB; a slow package index is given its time.
 _DOWNLOAD_LIMIT_S = 900
 
@@ -99,7 +101,7 @@ def _download_dependencies(target: Path) -> list[Path]:
     command = [
         *(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"),
         *("--only-binary", ":all:", "--constraint", str(constraints_file())),
-        *("--dest", str(target), *device_requirements()),
+        *("--dest", str(target), *device_requirements(), *_OLDER_PYTHON),
     ]
     try:
         done = subprocess.run(

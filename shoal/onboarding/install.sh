@@ -3,8 +3,8 @@
 #
 #   curl -fsSL http://GATEWAY/shoal/v1/install.sh | sh -s -- --token TOKEN
 #
-# Nothing is changed before every check has passed. A second run upgrades and keeps the
-# device's identity. Options, each also as an environment variable:
+# Nothing is changed before every check has passed. A second run upgrades; it keeps the device's
+# identity and whatever option it is not given. Options, each also as an environment variable:
 #   --token TOKEN    SHOAL_TOKEN    join token; needed once          (shoal token create)
 #   --url URL        SHOAL_URL      the fleet's gateway              [who served this script]
 #   --name NAME      SHOAL_NAME     the device's name in the fleet   [host name]
@@ -97,7 +97,6 @@ read_settings() {
         esac
         shift
     done
-    models=${given_models:-${models:-$DEFAULT_MODEL}}
     url=${url%/}
     if [ "$(id -u)" = 0 ]; then
         prefix=${prefix:-/opt/shoal-agent}
@@ -115,8 +114,12 @@ read_settings() {
     case $service in auto | none) ;; *) die "--service is auto or none" ;; esac
 }
 
-# A value of an earlier run, so that a second run need not repeat it.
+# What an earlier run settled, so that a second one need not be told again.
 kept() { sed -n "s/^$1=//p" "$prefix/.shoal-agent" 2>/dev/null | head -n 1; }
+kept_argument() {
+    awk -v option="$1" 'wanted { print; wanted = 0 } $0 == option { wanted = 1 }' \
+        "$prefix/agent.args" 2>/dev/null || true
+}
 
 settle_names() {
     if [ -f "$prefix/state/identity.json" ]; then
@@ -131,6 +134,11 @@ settle_names() {
         [ -n "$token" ] || die "a join token is needed" \
             "on the orchestrator: shoal token create; then pass --token TOKEN"
     fi
+    models=${given_models:-${models:-$(kept_argument --model)}}
+    models=${models:-$DEFAULT_MODEL}
+    class=${class:-$(kept_argument --class)}
+    slots=${slots:-$(kept_argument --slots)}
+    context=${context:-$(kept_argument --context)}
     case $name in *[!A-Za-z0-9._-]* | '') die "--name $name: letters, digits, . _ - only" ;; esac
     [ -n "$url" ] || die "the fleet's gateway is not known" "pass --url http://GATEWAY:8421"
     case $url in *[!A-Za-z0-9._:/\[\]-]*) die "--url $url is not a gateway's URL" ;; esac
@@ -346,7 +354,7 @@ make_places() {
         created_user=yes
     fi
     [ "$(kept created_user)" != yes ] || created_user=yes
-    mkdir -p "$prefix/versions" "$prefix/cache" "$prefix/state/models"
+    mkdir -p "$prefix/versions" "$prefix/cache" "$prefix/models" "$prefix/state"
     # First of all, so that whatever happens next can be uninstalled.
     {
         echo "name=$name"
@@ -358,8 +366,9 @@ make_places() {
         echo "unit_file=$unit_file"
     } >"$prefix/.shoal-agent.new"
     mv "$prefix/.shoal-agent.new" "$prefix/.shoal-agent"
-    chmod 755 "$prefix" "$prefix/versions" "$prefix/cache"
+    chmod 755 "$prefix" "$prefix/versions" "$prefix/cache" "$prefix/models"
     chmod 700 "$prefix/state"
+    [ "$account" = "$(id -un)" ] || chown -h "$account:" "$prefix/state"
 }
 
 install_environment() {
@@ -391,7 +400,7 @@ install_models() {
         else
             file=$(served_model "$model")
             if [ -n "$file" ]; then
-                place="$prefix/state/models/$(basename "$file")"
+                place="$prefix/models/$(basename "$file")"
                 if [ ! -f "$place" ] || [ "$(hash_of "$place")" != "$(listed "$file")" ]; then
                     fetch "$file"
                     mv "$work/$file" "$place.new"
@@ -440,9 +449,10 @@ write_settings() {
     mv "$prefix/shoal-agent.new" "$prefix/shoal-agent"
     if [ "$member" = no ]; then
         (umask 077 && printf '%s\n' "$token" >"$work/token")
+        [ "$account" = "$(id -un)" ] || chown "$account:" "$work/token"
+        # Renamed into place: in the account's own folder root follows no link.
         mv "$work/token" "$prefix/state/token"
     fi
-    [ "$account" = "$(id -un)" ] || chown -R -h "$account:" "$prefix/state"
     [ -z "$unit_file" ] || write_unit
 }
 

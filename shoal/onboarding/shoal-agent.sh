@@ -4,7 +4,7 @@
 # Controls the agent that install.sh put on this device. `run` is the agent itself, in the
 # foreground: what a service file starts. Everything lies below the folder of this script:
 #   .shoal-agent  settings, written by install.sh     agent.args  the agent's arguments, one a line
-#   current       the environment in use              state       identity, models, log: the agent's own
+#   current       the environment in use              state       identity, KV, log: the account's own
 set -eu
 
 prefix=$(dirname "$(readlink -f "$0")")
@@ -145,8 +145,8 @@ uninstall() {
     fi
     created_user=$(setting created_user)
     cd /
-    rm -rf "$prefix/versions" "$prefix/current" "$prefix/cache" "$prefix/state" \
-        "$prefix/agent.args" "$prefix/shoal-agent" "$prefix/.shoal-agent"
+    rm -rf "$prefix/versions" "$prefix/current" "$prefix/cache" "$prefix/models" \
+        "$prefix/state" "$prefix/agent.args" "$prefix/shoal-agent" "$prefix/.shoal-agent"
     rmdir "$prefix" 2>/dev/null || say "$prefix holds files of others and was left"
     if [ "$created_user" = yes ]; then
         userdel "$account" 2>/dev/null || deluser "$account" ||

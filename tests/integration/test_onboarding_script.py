@@ -1,0 +1,141 @@
+"""The install script before it changes anything: what it refuses, and that nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.depot_site import TOKEN, DepotSite
+from tests.harness.ports import free_port
+
+
+@pytest.fixture(scope="module")
+def site_for_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DepotSite]:
+    site = DepotSite(tmp_path_factory.mktemp("depot"))
+    yield site
+    site.close()
+
+
+@pytest.fixture
+def site(site_for_all: DepotSite) -> Iterator[DepotSite]:
+    honest = dict(site_for_all.pages)
+    yield site_for_all
+    site_for_all.pages.update(honest)
+
+
+class Device:
+    """A machine's place for an installation, and what was said at the last try."""
+
+    def __init__(self, folder: Path, site: DepotSite) -> None:
+        self.prefix = folder / "device"
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self._site = site
+
+    def install(self, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Pipe the served script into a shell, as the printed line does."""
+        env = {k: v for k, v in os.environ.items() if not k.startswith("SHOAL_")} | {
+            "SHOAL_PREFIX": str(self.prefix),
+            "SHOAL_USER": "root" if os.getuid() == 0 else "",
+            "TMPDIR": str(self.temporary),
+            **environment,
+        }
+        script = self._site.pages["/shoal/v1/install.sh"].decode()
+        return subprocess.run(
+            ["sh", "-s", "--", *options],
+            input=script, text=True, capture_output=True, env=env, check=False, timeout=60,
+        )  # fmt: skip
+
+    def refuses(self, *options: str, **environment: str) -> str:
+        """Install, which must fail and leave nothing; what was said."""
+        done = self.install(*options, **environment)
+        assert done.returncode != 0, done.stdout
+        assert not self.prefix.exists()
+        assert not list(self.temporary.iterdir())
+        return done.stderr
+
+
+@pytest.fixture
+def device(tmp_path: Path, site: DepotSite) -> Device:
+    return Device(tmp_path, site)
+
+
+def test_dry_run_says_what_would_be_done_and_changes_nothing(device: Device) -> None:
+    done = device.install("--token", TOKEN, "--name", "hall-3", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "device hall-3" in done.stdout
+    assert "nothing was changed" in done.stdout
+    assert TOKEN not in done.stdout + done.stderr
+    assert not device.prefix.exists()
+    assert not list(device.temporary.iterdir())
+
+
+def test_without_a_token_it_says_how_to_get_one(device: Device) -> None:
+    assert "shoal token create" in device.refuses()
+
+
+def test_authority_of_another_fleet_is_refused(device: Device, site: DepotSite) -> None:
+    site.set_join(ca_der=b"somebody else's")
+    assert "not a join token" in device.refuses("--token", TOKEN[:-64])
+    assert "in between" in device.refuses("--token", TOKEN)
+
+
+def test_changed_wheel_is_not_installed(device: Device, site: DepotSite) -> None:
+    wheel = site.depot.files[0].name
+    site.pages[f"/shoal/v1/agent/{wheel}"] += b"x"
+    assert "wrong SHA-256" in device.refuses("--token", TOKEN)
+
+
+def test_list_of_files_that_does_not_fit_the_script_is_refused(
+    device: Device, site: DepotSite
+) -> None:
+    site.pages["/shoal/v1/agent/SHA256SUMS"] += b"0" * 64 + b"  more\n"
+    assert "does not fit this script" in device.refuses("--token", TOKEN)
+
+
+def test_closed_port_of_the_hub_is_named(device: Device, site: DepotSite) -> None:
+    closed = f"127.0.0.1:{free_port()}"
+    site.set_join(hub=closed)
+    said = device.refuses("--token", TOKEN)
+    assert closed in said
+    assert "firewall" in said
+
+
+def test_without_python_the_remedy_is_this_distributions(device: Device) -> None:
+    said = device.refuses("--token", TOKEN, SHOAL_PYTHON="/nonexistent/python")
+    assert "Python 3.11" in said
+    assert "remedy:" in said
+
+
+def test_folder_of_somebody_else_is_left_alone(device: Device) -> None:
+    device.prefix.mkdir()
+    (device.prefix / "diary.txt").touch()
+    assert "is not ours" in device.install("--token", TOKEN).stderr
+    assert device.install("--uninstall").returncode != 0
+    assert (device.prefix / "diary.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--name", "a b; reboot"], "letters, digits"),
+        (["--url", "http://x/$(reboot)"], "not a gateway's URL"),
+        (["--version", "9.9.9"], "9.9.9"),
+        (["--colour", "red"], "unknown option"),
+        (["--token"], "needs a value"),
+    ],
+)
+def test_bad_options_are_named(device: Device, options: list[str], said: str) -> None:
+    assert said in device.refuses("--token", TOKEN, *options)
+
+
+def test_half_a_script_does_nothing(device: Device, site: DepotSite) -> None:
+    whole = site.pages["/shoal/v1/install.sh"]
+    site.pages["/shoal/v1/install.sh"] = whole[: len(whole) * 3 // 4]
+    done = device.install("--token", TOKEN)
+    assert done.returncode != 0 or not done.stdout
+    assert not device.prefix.exists()
