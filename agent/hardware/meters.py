@@ -8,6 +8,7 @@ Developer Guide (INA3221 channels).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,8 @@ _RAPL_RESOLUTION_S = 0.02
 _SENSOR_RESOLUTION_S = 0.5
 # Fuel gauges renew their figures every few seconds.
 _BATTERY_RESOLUTION_S = 1.0
+# A board's bus takes a millisecond an answer, and requests may come many at once.
+_ASK_EVERY_S = 0.05
 # Channels that carry a whole board: Jetson Orin, older Jetsons.
 _BOARD_CHANNELS = ("VDD_IN", "POM_5V_IN")
 # hwmon chips whose power is that of one part which we do not compute on.
@@ -86,6 +89,20 @@ def read_package_limit_w(root: Path) -> float | None:
     return total_uw / 1e6 if 0 < total_uw < 2e9 else None
 
 
+class _Spared:
+    """A sensor that is asked at most every `_ASK_EVERY_S`; in between its last answer holds."""
+
+    def __init__(self, read_w: Callable[[float], float | None]) -> None:
+        self._read_w = read_w
+        self._asked_s: float | None = None
+        self._watts: float | None = None
+
+    def __call__(self, now_s: float) -> float | None:
+        if self._asked_s is None or now_s - self._asked_s >= _ASK_EVERY_S:
+            self._asked_s, self._watts = now_s, self._read_w(now_s)
+        return self._watts
+
+
 def _boards(root: Path) -> list[PowerSource]:
     found: list[PowerSource] = []
     for chip in list_dir(root / "sys/class/hwmon"):
@@ -95,7 +112,7 @@ def _boards(root: Path) -> list[PowerSource]:
             label = read_text(chip / f"in{channel}_label")
             if label in _BOARD_CHANNELS:
                 files = (chip / f"in{channel}_input", chip / f"curr{channel}_input")
-                read_w = partial(_volt_ampere_w, *files)
+                read_w = _Spared(partial(_volt_ampere_w, *files))
                 found.append(PowerSource(f"ina3221:{label}", read_w, _SENSOR_RESOLUTION_S))
     return found
 
@@ -120,7 +137,7 @@ def _hwmon(root: Path, *, acpi: bool) -> list[PowerSource]:
             continue
         for kind in ("power1_input", "power1_average"):
             if read_int(chip / kind) is not None:
-                read_w = partial(_microwatt_file_w, chip / kind)
+                read_w = _Spared(partial(_microwatt_file_w, chip / kind))
                 found.append(PowerSource(f"hwmon:{name}", read_w, _SENSOR_RESOLUTION_S))
                 break
     return found
@@ -147,7 +164,7 @@ def _batteries(root: Path) -> list[Source]:
         return sum(delivered) if delivered else None
 
     name = "+".join(supply.name for supply in supplies)
-    return [PowerSource(f"battery:{name}", read_w, _BATTERY_RESOLUTION_S)]
+    return [PowerSource(f"battery:{name}", _Spared(read_w), _BATTERY_RESOLUTION_S)]
 
 
 class _Battery:

@@ -84,6 +84,18 @@ def test_board_monitor_is_used_and_chips_of_parts_are_not(tmp_path: Path) -> Non
     assert watts(meters) == pytest.approx(7.25)
 
 
+def test_board_sensor_is_not_asked_again_within_a_moment(tmp_path: Path) -> None:
+    root = trees.plant(tmp_path, trees.JETSON_ORIN_NANO)
+    meters, _ = find_meters(root)
+    before = meters.read(0.0)
+    trees.plant(root, {"sys/class/hwmon/hwmon1/curr1_input": "9999"})
+    meters.read(0.02)
+    trees.plant(root, trees.JETSON_ORIN_NANO)
+    interval = meters.between(before, meters.read(1.0))
+    assert interval is not None
+    assert interval.joules == pytest.approx(6.0)
+
+
 def test_discharging_battery_measures_the_device(tmp_path: Path) -> None:
     meters, _ = find_meters(trees.plant(tmp_path, trees.X86_SERVER, trees.BATTERY))
     assert watts(meters) == pytest.approx(12.5)
