@@ -39,9 +39,7 @@ def why_ineligible(
     if model.loading:
         return Rejection(RejectionKind.MODEL_LOADING, "is loading {}", (model.name,))
     if not model.ready:
-        return Rejection(
-            RejectionKind.MODEL_NOT_READY, "has {} but not ready (loading or failed)", (model.name,)
-        )
+        return Rejection(RejectionKind.MODEL_NOT_READY, "failed to load {}", (model.name,))
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from orchestrator.fleet.view import DeviceView
+from orchestrator.fleet.view import DeviceState, DeviceView
 from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing.decision import Candidate, Decision, Rejection, RejectionKind
 from orchestrator.routing.estimator import Estimator
@@ -15,6 +15,8 @@ from shoal.errors import Foreseen, Reason, ShoalError
 # Bounds of the Retry-After that a refused client is told.
 MIN_RETRY_AFTER_MS = 250
 MAX_RETRY_AFTER_MS = 60_000
+# Retry-After while a model loads or a device is suspected: small models load in seconds.
+SOON_MS = 2_000
 
 # Full devices asked for when a place comes free; more would cost and tell little.
 _MAX_ASKED = 16
@@ -148,12 +150,7 @@ def unknown(
 ) -> Decision:
     """The decision when no device considered serves the model, in whatever state."""
     if request.device:
-        message = f"device {request.device!r} does not exist or does not serve {request.model!r}"
-        failure = ShoalError(
-            Reason.NO_DEVICE,
-            f"{message}; leave `shoal.device` out to use any",
-            param="shoal.device",
-        )
+        failure = _no_such_device(request)
     else:
         failure = ShoalError(
             Reason.MODEL_NOT_FOUND,
@@ -183,8 +180,10 @@ def failure_of(
     """Why none of the devices can take the request, when at least one serves its model.
 
     OVERLOADED when one would if it had room, with the predicted wait for the first place;
-    else NO_DEVICE.
+    MODEL_NOT_FOUND when the request asks for a device that is not there or lacks the model; else
+    NO_DEVICE, with a time to try again when one is expected to be there soon.
     """
+    devices = tuple(devices)
     kinds = {c.device_id: c.rejection.kind for c in candidates if c.rejection is not None}
     full = [d for d in devices if kinds.get(d.device_id) is RejectionKind.FULL]
     if full:
@@ -200,19 +199,39 @@ def failure_of(
         )
     present = set(kinds.values()) - {RejectionKind.MODEL_ABSENT}
     if present <= {RejectionKind.CLASS_HINT, RejectionKind.DEVICE_HINT}:
-        hint = "shoal.device" if request.device else "shoal.class"
-        wanted = request.device or request.device_class
+        if RejectionKind.CLASS_HINT not in present:
+            return _no_such_device(request)
         return ShoalError(
             Reason.NO_DEVICE,
-            f"no device that serves {request.model!r} fits `{hint}` = {wanted!r};"
-            " leave it out to use any",
-            param=hint,
+            f"no device that serves {request.model!r} fits `shoal.class` ="
+            f" {request.device_class!r}; leave it out to use any",
+            param="shoal.class",
         )
     reasons = sorted({str(c.rejection) for c in candidates if _matters(c)})
+    message = f"no device can take a request for {request.model!r} now: each {' or '.join(reasons)}"
+    if not any(_comes_soon(device, kinds.get(device.device_id)) for device in devices):
+        return ShoalError(Reason.NO_DEVICE, message)
     return ShoalError(
         Reason.NO_DEVICE,
-        f"no device can take a request for {request.model!r} now: each {' or '.join(reasons)}",
+        f"{message}; try again in {SOON_MS / 1000:g} s",
+        retry_after_ms=SOON_MS,
     )
+
+
+def _no_such_device(request: RouteRequest) -> ShoalError:
+    return ShoalError(
+        Reason.MODEL_NOT_FOUND,
+        f"device {request.device!r} does not exist or does not serve {request.model!r};"
+        " leave `shoal.device` out to use any",
+        param="shoal.device",
+    )
+
+
+def _comes_soon(device: DeviceView, kind: RejectionKind | None) -> bool:
+    """Whether what is in the way is expected to pass by itself within seconds."""
+    if kind is RejectionKind.STATE:
+        return device.state is DeviceState.SUSPECT
+    return kind in (RejectionKind.MODEL_LOADING, RejectionKind.UNWELL)
 
 
 def _matters(candidate: Candidate) -> bool:

@@ -14,6 +14,7 @@ from orchestrator.fleet.view import (
 from orchestrator.request import Objective, RouteRequest, Slo
 from orchestrator.routing.decision import RejectionKind
 from orchestrator.routing.drawing import FULL_SCAN_DEVICES, INDEX_MAX_AGE_MS
+from orchestrator.routing.explanation import SOON_MS
 from orchestrator.routing.record import DecisionRecord
 from orchestrator.routing.router import MAX_LISTED, Router
 from shoal.errors import Reason
@@ -248,10 +249,30 @@ def test_full_device_outside_the_hint_does_not_count_as_overload():
     assert decision.failure.param == "shoal.class"
 
 
-def test_unknown_device_hint_is_no_device():
-    decision = route(fleet(*ALL_CLASSES), device="nope")
-    assert decision.failure.reason is Reason.NO_DEVICE
+@pytest.mark.parametrize("model", [MODEL, "other"])
+def test_unknown_device_is_not_found(model):
+    decision = route(fleet(*ALL_CLASSES), device="nope", model=model)
+    assert decision.failure.http_status == 404
     assert decision.failure.param == "shoal.device"
+
+
+@pytest.mark.parametrize(
+    ("change", "says", "soon"),
+    [
+        ({"models": {MODEL: served(ready=False, loading=True)}}, f"is loading {MODEL}", True),
+        ({"models": {MODEL: served(ready=False, unwell="slow")}}, "is slow", True),
+        ({"state": DeviceState.SUSPECT}, "is SUSPECT", True),
+        ({"models": {MODEL: served(ready=False)}}, f"failed to load {MODEL}", False),
+        ({"state": DeviceState.DOWN}, "is DOWN", False),
+        ({"state": DeviceState.DRAINING}, "is DRAINING", False),
+    ],
+)
+def test_refusal_names_the_state_and_when_to_come_back(change, says, soon):
+    failure = route(fleet(replace(device("bad"), **change))).failure
+    assert failure.reason is Reason.NO_DEVICE
+    assert says in failure.message
+    assert failure.retry_after_ms == (SOON_MS if soon else 0)
+    assert ("try again in 2 s" in failure.message) is soon
 
 
 def test_all_tried_is_no_device():
