@@ -10,6 +10,9 @@ from orchestrator.request import RouteRequest
 from orchestrator.routing.eligibility import why_ineligible
 from orchestrator.routing.estimator import Estimator, num_occupied
 
+# Devices asked for their pace, evenly chosen: it is measured once requests wait.
+MAX_ASKED = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
@@ -34,15 +37,17 @@ def backlog_of(
     """The backlog by these devices, which stand for `of` like them (None: they are all)."""
     expected = estimator.expect(request)
     places_per_ms, ttft_ms = 0.0, 0.0
-    for device in devices:
-        if why_ineligible(request, device, frozenset()) is not None:
-            continue
+    eligible = [d for d in devices if why_ineligible(request, d, frozenset()) is None]
+    asked = eligible[:: 1 + len(eligible) // MAX_ASKED]
+    for device in asked:
         model = device.models[request.model]
         # When the request is sent, one of those it holds now has ended.
         occupied = max(0, num_occupied(device, model) - 1)
         predicted_ms = estimator.predict_expected(expected, device, model, occupied).ttft_ms
         ttft_ms = min(ttft_ms or predicted_ms, predicted_ms)
         places_per_ms += 1.0 / max(1.0, estimator.place_wait_ms(device, model))
+    if asked:
+        places_per_ms *= len(eligible) / len(asked)
     if of is not None and devices:
         places_per_ms *= of / len(devices)
     gap_ms = 1.0 / places_per_ms if places_per_ms else None
