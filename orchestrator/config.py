@@ -96,9 +96,10 @@ class HubConfig:
     # Frames that wait for one device; then it counts as lost.
     device_queue_frames: int = 1_024
     health: HealthTerms = field(default_factory=HealthTerms)
-    # Requests that a device holds beyond its slots. Enough to go on with while the next
-    # are on their way; the rest waits here, where an urgent one can still go first.
-    device_waiting: int = 4
+    # Requests that a device holds beyond its slots, as a share of them, rounded up. Enough
+    # to go on with while the next are on their way; the rest waits here, where an urgent
+    # one can still go first.
+    device_waiting_share: float = 0.5
     # Bounds of the hub's queue: requests, their prompts' bytes, and how long one waits.
     max_queued: int = 512
     max_queued_prompt_bytes: int = 64 * 2**20

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import structlog
@@ -93,7 +94,7 @@ class Devices:
         try:
             view = replace(
                 convert.device_view(device_id, entry.name, state, hello),
-                max_waiting=self._config.device_waiting,
+                max_waiting=self._places(hello.models),
             )
         except ShoalError as error:
             raise Rejected(device_pb2.Reject.REASON_BAD_FRAME, error.message) from error
@@ -195,6 +196,10 @@ class Devices:
         """A model of the device loaded, failed or changed."""
         connection.models[report.name] = report
         self._views.set_model(connection.device_id, convert.served_model(report))
+        view = self._views.get(connection.device_id)
+        places = self._places(connection.models.values())
+        if view is not None and view.max_waiting != places:
+            self._views.put(replace(view, max_waiting=places))
         _log.info(
             "model_changed",
             device_id=connection.device_id,
@@ -263,6 +268,10 @@ class Devices:
             )
             if self._unwritten.get(device_id) is state:
                 del self._unwritten[device_id]
+
+    def _places(self, models: Iterable[engine_pb2.ModelReport]) -> int:
+        slots = max((model.slots for model in models), default=0)
+        return math.ceil(self._config.device_waiting_share * slots)
 
     def _handle(self, event: Event) -> None:
         for effect in self._lifecycle.handle(event, self._clock.monotonic_ms()):

@@ -270,7 +270,7 @@ async def test_request_past_its_deadline_ends(
 async def test_requests_wait_for_a_full_device_and_go_on_when_it_has_room(
     tmp_path: Path, redis_url: str
 ) -> None:
-    async with running_hub(tmp_path, redis_url, device_waiting=0, max_queued=2) as rig:
+    async with running_hub(tmp_path, redis_url, device_waiting_share=0, max_queued=2) as rig:
         device = await rig.enrol("tiny")
         device.models = [model_report(slots=1)]
         await device.connect()
