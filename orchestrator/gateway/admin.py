@@ -138,7 +138,9 @@ class Admin:
         name = fields.text("name") or "unnamed"
         role = Role(fields.choice("role", [role.value for role in Role]) or Role.USER)
         key = await self._parts.keys.create(tenant, name, role)
-        return {"key": key, "tenant": tenant, "name": name, "role": role.value}
+        policy = await self._parts.tenants.policy(tenant)
+        privacy = policy.privacy.value if policy else None
+        return {"key": key, "tenant": tenant, "name": name, "role": role.value, "privacy": privacy}
 
     async def tenants(self, _request: Request) -> Mapping[str, Any]:
         """Every tenant's policy and spending."""

@@ -32,8 +32,13 @@ def create_key(
     reply = admin_client().post("/shoal/v1/keys", {"tenant": tenant, "name": name or "cli"})
     if as_json:
         print_json(reply)
-    else:
-        answer.print(reply["key"], markup=False, soft_wrap=True)
+        return
+    answer.print(reply["key"], markup=False, soft_wrap=True)
+    if not reply.get("privacy"):
+        notes.print(
+            f"[yellow]The tenant {tenant} has no policy: its requests stay in the fleet. "
+            f"`shoal tenants set {tenant} --privacy any` lets them use the cloud.[/yellow]"
+        )
 
 
 @token_app.command("create")

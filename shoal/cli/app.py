@@ -16,6 +16,7 @@ from shoal.cli.doctor import doctor
 from shoal.cli.explain import explain
 from shoal.cli.fit import fit
 from shoal.cli.simulate import simulate
+from shoal.cli.tenants import tenants_app
 from shoal.cli.up import down, up
 
 app = typer.Typer(
@@ -47,6 +48,7 @@ inspect.models_app.command()(fit)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")
 app.add_typer(access.keys_app, name="keys")
+app.add_typer(tenants_app, name="tenants")
 app.add_typer(access.token_app, name="token")
 app.add_typer(access.agent_app, name="agent")
 app.add_typer(bundle_app, name="bundle")

@@ -91,6 +91,10 @@ class GatewayClient:
         """The JSON answer to POST."""
         return self._call("POST", path, json=body or {})
 
+    def put(self, path: str, body: dict[str, Any]) -> Any:
+        """The JSON answer to PUT."""
+        return self._call("PUT", path, json=body)
+
     def _call(self, method: str, path: str, **options: Any) -> Any:
         with self._translated():
             response = self._http.request(method, path, **options)

@@ -33,12 +33,29 @@ def explain(
     for attempt in record["attempts"]:
         end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
+    for line in cost_lines(record):
+        answer.print(line, markup=False)
     if record["candidates"]:
         answer.print()
         answer.print(_candidate_table(record["candidates"]))
     if record["actual"]:
         answer.print()
         answer.print(_comparison(record))
+
+
+def cost_lines(record: dict[str, Any]) -> list[str]:
+    """How far the request might travel, and tokens and money by tier; none in older records."""
+    lines = [f"privacy   {record['privacy']}"] if record.get("privacy") else []
+    money = record.get("money_by_tier", {})
+    for tier, tokens in record.get("tokens_by_tier", {}).items():
+        line = f"used      {tier}: {tokens['prompt']} + {tokens['completion']} tokens"
+        if tier in money:
+            amount = f"{money[tier]['amount']:.9f}".rstrip("0").rstrip(".")
+            line += f", {amount} {money[tier]['currency']}"
+        lines.append(line)
+    if record.get("usage_flags"):
+        lines.append(f"usage     {', '.join(record['usage_flags'])}")
+    return lines
 
 
 def _candidate_table(candidates: list[dict[str, Any]]) -> Table:

@@ -201,3 +201,45 @@ async def test_both_tiers_are_listed(http: httpx.AsyncClient) -> None:
     assert models[BIG]["tiers"] == ["cloud"]
     assert models[MODEL]["tiers"] == ["edge", "cloud"]
     assert models[MODEL]["ready_devices"] == 1
+
+
+async def test_tenants_policy_is_set_by_an_admin_and_decides(
+    rig: GatewayRig, http: httpx.AsyncClient, upstream: Upstream
+) -> None:
+    admin = {"authorization": f"Bearer {rig.admin_key}"}
+    path = "/shoal/v1/tenants/acme"
+    assert (await http.put(path, json={"privacy": "any"})).status_code == 403
+    bad = await http.put(path, json={"privacy": "any", "tokens_per_week": 3}, headers=admin)
+    assert bad.status_code == 400
+    policy = {"privacy": "local_only", "money_per_day": 2.5}
+    told = await http.put(path, json=policy, headers=admin)
+    assert told.json()["budgets"]["money_per_day"] == 2.5
+    refused = await http.post("/v1/chat/completions", json=BODY | {"shoal": {"privacy": "any"}})
+    assert refused.status_code == 403
+    assert "The tenant 'acme' has the policy 'local_only'" in refused.json()["error"]["message"]
+    assert not upstream.received
+    # An edge request of this tenant is told to every hop as local.
+    await http.post("/v1/chat/completions", json=BODY | {"model": MODEL})
+    assert rig.hub.requests[-1].hints.privacy == pb.PRIVACY_LOCAL_ONLY
+    listed = (await http.get("/shoal/v1/tenants", headers=admin)).json()["tenants"]
+    assert {each["tenant"]: each["privacy"] for each in listed}["acme"] == "local_only"
+    key = await http.post("/shoal/v1/keys", json={"tenant": "new"}, headers=admin)
+    assert key.json()["privacy"] is None
+    assert (await http.get("/shoal/v1/tenants/new", headers=admin)).status_code == 404
+
+
+async def test_spent_budget_is_refused_and_the_edges_own_failure_told(
+    rig: GatewayRig, http: httpx.AsyncClient, upstream: Upstream
+) -> None:
+    admin = {"authorization": f"Bearer {rig.admin_key}"}
+    policy = {"privacy": "any", "tokens_per_day": 5}
+    await http.put("/shoal/v1/tenants/acme", json=policy, headers=admin)
+    refused = await http.post("/v1/chat/completions", json=BODY)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
+    assert "tokens_per_day" in refused.json()["error"]["message"]
+    rig.hub.script = lambda request: fail(pb.FAILURE_REASON_OVERLOADED)
+    full = await http.post("/v1/chat/completions", json=BODY | {"model": MODEL})
+    # What the edge said is worth more to the client than what was never asked.
+    assert full.status_code == 429
+    assert "The cloud was not asked: The budget" in full.json()["error"]["message"]
+    assert not upstream.received

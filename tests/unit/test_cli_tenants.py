@@ -1,0 +1,40 @@
+"""What `shoal tenants` shows, and what `shoal explain` says of the cloud."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from shoal.cli.explain import cost_lines
+from shoal.cli.tenants import tenant_table
+
+
+def test_table_shows_what_is_spent_of_each_limit() -> None:
+    names = ("tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month")
+    tenant = {
+        "tenant": "acme",
+        "privacy": "local_preferred",
+        "budgets": dict(zip(names, (1000, None, None, 5.5), strict=True)),
+        "spent": dict(zip(names, (120, 4000, 0.002, 0.25), strict=True)),
+    }
+    console = Console(width=160)
+    with console.capture() as captured:
+        console.print(tenant_table([tenant]))
+    line = captured.get().splitlines()[-1].split("  ")
+    cells = [cell.strip() for cell in line if cell.strip()]
+    assert cells == ["acme", "local_preferred", "120 of 1000", "4000", "0.002", "0.25 of 5.5"]
+
+
+def test_explanation_names_tokens_and_money_by_tier() -> None:
+    record = {
+        "mode": "cloud",
+        "privacy": "any",
+        "tokens_by_tier": {"cloud": {"prompt": 9, "completion": 2}},
+        "money_by_tier": {"cloud": {"amount": 34e-6, "currency": "USD"}},
+        "usage_flags": ["usage_missing"],
+    }
+    assert cost_lines(record) == [
+        "privacy   any",
+        "used      cloud: 9 + 2 tokens, 0.000034 USD",
+        "usage     usage_missing",
+    ]
+    assert cost_lines({}) == []
