@@ -1,4 +1,4 @@
-"""`shoal tenants`: how far whose prompts may travel, and what they may spend in the cloud."""
+"""`shoal tenants`: how far whose prompts may travel, what they may spend, how fast they ask."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from shoal.cli.client import GatewayClient
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 
 tenants_app = typer.Typer(help="Privacy and cloud budgets of tenants.", no_args_is_help=True)
 
+_RATES = ("requests_per_minute", "tokens_per_minute", "weight")
 _BUDGETS = ("tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month")
 
 
@@ -34,22 +36,47 @@ def list_tenants(as_json: JsonFlag = False) -> None:
 @reported
 def set_tenant(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     tenant: Annotated[str, typer.Argument(help="Its name, as in `shoal keys create`.")],
-    privacy: Annotated[str, typer.Option(help="any, local_preferred or local_only.")],
+    privacy: Annotated[str | None, typer.Option(help="any, local_preferred, local_only.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(min=0, help="Of the cloud.")] = None,
     tokens_per_month: Annotated[int | None, typer.Option(min=0, help="Of the cloud.")] = None,
     money_per_day: Annotated[float | None, typer.Option(min=0, help="In the currency.")] = None,
     money_per_month: Annotated[float | None, typer.Option(min=0, help="In the currency.")] = None,
+    requests_per_minute: Annotated[float | None, typer.Option(min=0)] = None,
+    tokens_per_minute: Annotated[float | None, typer.Option(min=0)] = None,
+    weight: Annotated[float | None, typer.Option(help="Share while requests wait.")] = None,
+    no_limits: Annotated[bool, typer.Option("--no-limits", help="Drop all earlier ones.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Set a tenant's policy in the place of the one before; limits left out are taken away."""
-    limits = (tokens_per_day, tokens_per_month, money_per_day, money_per_month)
-    given = {k: v for k, v in zip(_BUDGETS, limits, strict=True) if v is not None}
+    """Change a tenant's policy; what is not named stays as it is."""
+    budgets = (tokens_per_day, tokens_per_month, money_per_day, money_per_month)
+    rates = (requests_per_minute, tokens_per_minute, weight)
+    given = dict(zip((*_BUDGETS, *_RATES), (*budgets, *rates), strict=True))
+    client = admin_client()
     path = f"/shoal/v1/tenants/{quote(tenant, safe='')}"
-    reply = admin_client().put(path, {"privacy": privacy, **given})
+    body = changed(_known(client, tenant), {"privacy": privacy, **given}, no_limits=no_limits)
+    reply = client.put(path, body)
     if as_json:
         print_json(reply)
     else:
         answer.print(tenant_table([reply]))
+
+
+def _known(client: GatewayClient, tenant: str) -> dict[str, Any] | None:
+    listed = client.get("/shoal/v1/tenants")["tenants"]
+    return next((each for each in listed if each["tenant"] == tenant), None)
+
+
+def changed(
+    known: dict[str, Any] | None, given: dict[str, Any], *, no_limits: bool
+) -> dict[str, Any]:
+    """The whole policy to store: the known one with what was given in its place."""
+    body: dict[str, Any] = {}
+    if known is not None:
+        body["privacy"] = known["privacy"]
+        if not no_limits:
+            body |= known["budgets"] | known["rates"]
+    body |= {name: value for name, value in given.items() if value is not None}
+    return {name: value for name, value in body.items() if value is not None}
 
 
 def tenant_table(tenants: list[dict[str, Any]]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 
 from shoal.cli.explain import cost_lines
-from shoal.cli.tenants import tenant_table
+from shoal.cli.tenants import changed, tenant_table
 
 
 def test_table_shows_what_is_spent_of_each_limit() -> None:
@@ -22,6 +22,23 @@ def test_table_shows_what_is_spent_of_each_limit() -> None:
     line = captured.get().splitlines()[-1].split("  ")
     cells = [cell.strip() for cell in line if cell.strip()]
     assert cells == ["acme", "local_preferred", "120 of 1000", "4000", "0.002", "0.25 of 5.5"]
+
+
+def test_change_keeps_what_is_not_named() -> None:
+    known = {
+        "privacy": "any",
+        "budgets": {"tokens_per_day": 5, "money_per_day": None},
+        "rates": {"weight": 2.0, "requests_per_minute": None},
+    }
+    given = {"privacy": None, "money_per_day": 0.5, "tokens_per_day": None}
+    assert changed(known, given, no_limits=False) == {
+        "privacy": "any",
+        "tokens_per_day": 5,
+        "weight": 2.0,
+        "money_per_day": 0.5,
+    }
+    assert changed(known, given, no_limits=True) == {"privacy": "any", "money_per_day": 0.5}
+    assert changed(None, {"privacy": "any"}, no_limits=False) == {"privacy": "any"}
 
 
 def test_explanation_names_tokens_and_money_by_tier() -> None:
