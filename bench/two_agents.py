@@ -36,9 +36,20 @@ from bench.prompts import short_prompts
 
 RESULTS = Path(__file__).parent / "results"
 FAST, SLOW = NAMES
-CLIENTS, THROTTLE, MAX_TOKENS = 16, 5.0, 64
+CLIENTS, THROTTLE = 16, 5.0
 SPLITS = [0, 1, 2, 3, 4, 5]
+
 BURST, BURST_TOKENS, FREEZE_AFTER_S = 24, 96, 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """Seconds of warm-up and of measuring, tokens of each answer."""
+
+    warm_s: float
+    measured_s: float
+    tokens: int
+
 
 # Client and number of the request -> device to name; empty: the router chooses.
 Choice = Callable[[int, int], str]
@@ -83,39 +94,38 @@ def _session() -> aiohttp.ClientSession:
     )
 
 
-async def closed_loop(target: Target, choose: Choice, times_s: tuple[float, float]) -> Figures:
-    """16 clients for a warm-up and a measured time, both in s."""
-    warm_s, measured_s = times_s
+async def closed_loop(target: Target, choose: Choice, loop: Loop) -> Figures:
+    """16 clients for a warm-up and a measured time."""
     prompts: Iterator[list[dict[str, str]]] = itertools.cycle(short_prompts(2_000, 11))
     numbers = itertools.count()
     begun = time.perf_counter()
-    window = Window(begun + warm_s, begun + warm_s + measured_s)
+    window = Window(begun + loop.warm_s, begun + loop.warm_s + loop.measured_s)
     async with _session() as session:
 
         async def client(which: int) -> None:
             while (started := time.perf_counter()) < window.to_s:
                 device = choose(which, next(numbers))
                 extension: dict[str, object] | None = {"device": device} if device else None
-                sample, _ = await ask(session, target, next(prompts), MAX_TOKENS, extension)
+                sample, _ = await ask(session, target, next(prompts), loop.tokens, extension)
                 window.add(started, sample)
 
         await asyncio.gather(*(client(which) for which in range(CLIENTS)))
     return window.figures()
 
 
-def run_throttled(running: Pair, times_s: tuple[float, float], counts: list[int]) -> Figures:
+def run_throttled(running: Pair, loop: Loop, counts: list[int]) -> Figures:
     """Shoal, round robin and the fixed splits, one engine throttled all the while."""
     with throttled(running.engine(SLOW), THROTTLE):
-        shoal = asyncio.run(closed_loop(running.target, lambda _, __: "", times_s))
+        shoal = asyncio.run(closed_loop(running.target, lambda _, __: "", loop))
         _say("shoal", shoal)
         round_robin = asyncio.run(
-            closed_loop(running.target, lambda _, number: NAMES[number % 2], times_s)
+            closed_loop(running.target, lambda _, number: NAMES[number % 2], loop)
         )
         _say("round robin", round_robin)
         splits = {}
         for count in counts:
             choose = _split(count)
-            splits[count] = asyncio.run(closed_loop(running.target, choose, times_s))
+            splits[count] = asyncio.run(closed_loop(running.target, choose, loop))
             _say(f"{count} of {CLIENTS} clients on the slow device", splits[count])
     ideal = max(float(str(split["tokens_per_s"])) for split in splits.values())
     return {
@@ -197,6 +207,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=30.0, help="measured, of each loop")
     parser.add_argument("--warm", type=float, default=10.0, help="seconds before, not measured")
+    parser.add_argument("--tokens", type=int, default=64, help="of each answer, throttled")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--part", choices=("both", "frozen", "throttled"), default="both")
     parser.add_argument(
@@ -204,6 +215,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=RESULTS / "two_agents.json")
     options = parser.parse_args()
+    loop = Loop(options.warm, options.seconds, options.tokens)
     rounds = []
     for _ in range(options.rounds):
         with pair(options.model.absolute(), slots=8) as running:
@@ -211,12 +223,12 @@ def main() -> None:
             if options.part != "throttled":
                 figures["frozen"] = run_frozen(running)
             if options.part != "frozen":
-                times_s = (options.warm, options.seconds)
-                figures["throttled"] = run_throttled(running, times_s, options.splits)
+                figures["throttled"] = run_throttled(running, loop, options.splits)
             rounds.append(figures)
     report = {
         "machine": machine(), "model": options.model.name, "clients": CLIENTS,
-        "throttle": THROTTLE, "burst": BURST, "seconds": options.seconds, "rounds": rounds,
+        "throttle": THROTTLE, "burst": BURST, "seconds": options.seconds, "tokens": options.tokens,
+        "rounds": rounds,
     }  # fmt: skip
     options.out.parent.mkdir(exist_ok=True)
     options.out.write_text(json.dumps(report, indent=1) + "\n")

@@ -47,7 +47,7 @@ class HealthTerms:
     outcomes_ms: float = 60_000.0
     min_outcomes: int = 5
     # Ejected: this share failed, or this many in a row, or the median is this much slower
-    # than predicted and than the others are.
+    # than predicted and than the others are, though `min_outcomes` slow ones were learned from.
     failed_share: float = 0.5
     failed_in_row: int = 3
     slow_factor: float = 4.0
@@ -96,6 +96,10 @@ class HubConfig:
     # Frames that wait for one device; then it counts as lost.
     device_queue_frames: int = 1_024
     health: HealthTerms = field(default_factory=HealthTerms)
+    # Hedging (hub/hedging.py) of requests that do not say themselves: after so many
+    # predicted TTFTs without a token; 0: never. At most this share of those that run.
+    hedge_after: float = 0.0
+    hedge_share: float = 0.05
     # Requests that a device holds beyond its slots, as a share of them, rounded up. Enough
     # to go on with while the next are on their way; the rest waits here, where an urgent
     # one can still go first.

@@ -70,3 +70,5 @@ class RouteRequest:
     tenant_weight: float = 1.0
     # Whether it may wait in the hub for a device with room, or is better refused at once.
     may_wait: bool = True
+    # Hedge after so many predicted TTFTs without a token; 0: never, None: as the hub is set.
+    hedge_after: float | None = None

@@ -35,6 +35,20 @@ class DeviceState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Unwell:
+    """Why the hub trusts a device with no requests for a model.
+
+    `ejected`: others are preferred to it; a request that names it is served all the same.
+    """
+
+    text: str
+    ejected: bool = False
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True, slots=True)
 class ServedModel:
     """One model variant that a device has loaded, with its measured speed and load.
 
@@ -54,7 +68,7 @@ class ServedModel:
     kv_bytes_per_token: int = 0
     # May take requests: loaded, and not `unwell`, which is why the hub trusts it with none.
     ready: bool = True
-    unwell: str = ""
+    unwell: Unwell | None = None
     # Not ready yet, but will be.
     loading: bool = False
     running: int = 0

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, FleetView, ServedModel
+from orchestrator.fleet.view import (
+    DeviceId,
+    DeviceState,
+    DeviceView,
+    FleetView,
+    ServedModel,
+    Unwell,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +46,7 @@ class ViewStore:
         self._in_flight: dict[DeviceId, dict[str, int]] = {}
         self._prefill: dict[DeviceId, dict[str, int]] = {}
         # Why devices get no requests for a model, by model name.
-        self._unwell: dict[DeviceId, dict[str, str]] = {}
+        self._unwell: dict[DeviceId, dict[str, Unwell]] = {}
         self._version = 0
         self._snapshot = FleetView({})
 
@@ -64,7 +71,7 @@ class ViewStore:
         unwell = self._unwell.get(device_id)
         models = view.models
         if unwell:
-            models = {name: _judged(model, unwell.get(name, "")) for name, model in models.items()}
+            models = {name: _judged(model, unwell.get(name)) for name, model in models.items()}
         self._set(
             replace(
                 view,
@@ -90,15 +97,17 @@ class ViewStore:
         """Add or replace one model of a device."""
         view = self._views.get(device_id)
         if view is not None:
-            judged = _judged(model, self._unwell.get(device_id, {}).get(model.name, ""))
+            judged = _judged(model, self._unwell.get(device_id, {}).get(model.name))
             self._set(replace(view, models={**view.models, model.name: judged}))
 
-    def set_unwell(self, device_id: DeviceId, model_name: str, why: str) -> None:
-        """Route nothing to the device for the model, because of `why`; empty: do again."""
-        unwell = {**self._unwell.get(device_id, {}), model_name: why}
-        self._unwell[device_id] = {name: text for name, text in unwell.items() if text}
-        if not self._unwell[device_id]:
-            del self._unwell[device_id]
+    def set_unwell(self, device_id: DeviceId, model_name: str, why: Unwell | None) -> None:
+        """Route nothing to the device for the model, because of `why`; None: do again."""
+        unwell = dict(self._unwell.pop(device_id, {}))
+        unwell.pop(model_name, None)
+        if why is not None:
+            unwell[model_name] = why
+        if unwell:
+            self._unwell[device_id] = unwell
         view = self._views.get(device_id)
         model = None if view is None else view.models.get(model_name)
         if view is not None and model is not None:
@@ -200,12 +209,12 @@ class ViewStore:
         self._version += 1
 
 
-def _judged(model: ServedModel, why: str) -> ServedModel:
+def _judged(model: ServedModel, why: Unwell | None) -> ServedModel:
     """The model with the hub's judgement; what is not loaded is not ready in any case."""
-    loaded = model.ready or bool(model.unwell)
+    loaded = model.ready or model.unwell is not None
     if not loaded or model.unwell == why:
         return model
-    return replace(model, ready=not why, unwell=why)
+    return replace(model, ready=why is None, unwell=why)
 
 
 def _add(

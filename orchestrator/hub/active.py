@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from orchestrator.fleet.health.lanes import Lane
 from orchestrator.fleet.view import DeviceId
@@ -12,8 +13,11 @@ from orchestrator.queueing.entry import Entry
 from orchestrator.request import RouteRequest
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.record import DecisionRecord
-from shoal.errors import ShoalError
+from shoal.errors import Reason, ShoalError
 from shoal.v1 import inference_pb2
+
+if TYPE_CHECKING:
+    from orchestrator.hub.hedging import Hedge
 
 # Where a request is that no device took yet.
 NOWHERE = DeviceId("")
@@ -42,13 +46,24 @@ class ActiveRequest:
     lane: Lane | None = None
     expected_ttft_ms: float = 0.0
     first_bound_ms: float = 0.0
+    # Slow outcomes in a row that its prediction knew of.
+    slow_known: int = 0
     first_token_ms: float | None = None
+    # The second device that has it; None when there is none.
+    hedge: Hedge | None = None
+    was_hedged: bool = False
     last_error: ShoalError | None = None
     # Its place in the hub's queue; None while it does not wait.
     entry: Entry | None = None
     queued_ms: float = 0.0
     # Time that it waited there, so far.
     queue_ms: float = 0.0
+
+    def lost_error(self, what: str) -> ShoalError:
+        """The failure when its device is lost, by `what`."""
+        when = "before" if self.first_token_ms is None else "after"
+        text = f"{what} {when} the first token; send the request again"
+        return ShoalError(Reason.DEVICE_LOST, text)
 
     def is_on(self, device_id: DeviceId, epoch: int) -> bool:
         """Whether frames of this device's stream are about this attempt."""

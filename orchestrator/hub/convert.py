@@ -13,7 +13,7 @@ from orchestrator.routing.decision import Prediction
 from orchestrator.routing.estimator import Outcome
 from orchestrator.routing.prefixes import hints_of
 from orchestrator.routing.record import Actual
-from shoal.errors import invalid
+from shoal.errors import ShoalError, invalid
 from shoal.v1 import device_pb2, engine_pb2, fleet_pb2, inference_pb2
 
 _PRIVACY = {
@@ -64,6 +64,7 @@ def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
         on_slo_miss=_SLO_MISS.get(hints.on_slo_miss, SloMiss.UNSTATED),
         tenant_weight=request.tenant_weight or 1.0,
         may_wait=not hints.no_waiting,
+        hedge_after=hints.hedge_after if hints.HasField("hedge_after") else None,
     )
 
 
@@ -154,6 +155,11 @@ def placed(
         if prediction.joules is not None:
             message.predicted_j = prediction.joules
     return message
+
+
+def failed(request_id: str, error: ShoalError) -> inference_pb2.SequenceUpdate:
+    """The end of a request that failed."""
+    return inference_pb2.SequenceUpdate(request_id=request_id, failed=error.to_wire())
 
 
 def actual(finished: inference_pb2.Finished) -> Actual:

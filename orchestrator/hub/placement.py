@@ -16,6 +16,7 @@ from orchestrator.fleet.view import DeviceId
 from orchestrator.hub import convert
 from orchestrator.hub.active import NOWHERE, ActiveRequest
 from orchestrator.hub.finished_log import log_finished
+from orchestrator.hub.hedging import Hedges
 from orchestrator.hub.placing import DeviceLines, PlacementParts, Placer
 from orchestrator.hub.session import GatewaySession
 from orchestrator.hub.watch import HealthWatch
@@ -40,6 +41,7 @@ class Placement:
         self.watch = HealthWatch(parts.config.health, parts.views, lines.send)
         self._placer = Placer(parts, lines, self.watch, self._put_out)
         self.waiting = self._placer.waiting
+        self.hedges = Hedges(parts, lines, self.watch)
         self._serving = False
         self._served_version = 0
         self._active: dict[str, ActiveRequest] = {}
@@ -62,7 +64,7 @@ class Placement:
                 raise invalid("request_id", f"request {request.request_id} is already running")
             route = convert.route_request(request)
         except ShoalError as error:
-            session.send_update(_failed(request.request_id, error))
+            session.send_update(convert.failed(request.request_id, error))
             return
         active = ActiveRequest(route, session, request, started_ms=now_ms)
         self._active[route.request_id] = active
@@ -93,9 +95,12 @@ class Placement:
         by_session: dict[GatewaySession, list[inference_pb2.SequenceUpdate]] = {}
         for update in frame.updates:
             active = self._active.get(update.request_id)
-            if active is None or not active.is_on(device_id, epoch):
-                if active is None:
-                    self.watch.on_stray(update, now_ms)
+            if active is None:
+                self.watch.on_stray(update, now_ms)
+                continue
+            if not active.is_on(device_id, epoch) and not self.hedges.hears(
+                active, device_id, epoch, update
+            ):
                 continue
             if self._apply(active, update, now_ms):
                 num_relayed += 1
@@ -110,8 +115,9 @@ class Placement:
     def on_lost(self, device_id: DeviceId, epoch: int) -> None:
         """The stream of this epoch is gone: move requests without a token, fail the others."""
         self.watch.renewed(device_id)
+        self.hedges.lost(device_id, epoch)
         for active in [a for a in self._active.values() if a.is_on(device_id, epoch)]:
-            self._retry(active, _lost_error(active, "the device's connection was lost"))
+            self._retry(active, active.lost_error("the device's connection was lost"))
 
     def forget(self, device_id: DeviceId) -> None:
         """The device was removed: drop what was learned of it."""
@@ -139,7 +145,8 @@ class Placement:
             suspicion = active.lane.suspicion if active.lane is not None else None
             if suspicion is not None and (self._may_move(active) or now_ms >= suspicion.lost_at_ms):
                 self._drop_on_device(active)
-                self._retry(active, _lost_error(active, "the device made no progress"))
+                self._retry(active, active.lost_error("the device made no progress"))
+        self.hedges.tick(self._active.values(), now_ms)
         if self.waiting:
             self._refuse_waiting(now_ms)
             if self._views.version != self._served_version:
@@ -214,6 +221,7 @@ class Placement:
         if is_first:
             active.first_token_ms = now_ms
             active.submission = None
+            self.hedges.drop(active)
             if active.reservation is not None:
                 self._views.end_prefill(active.reservation)
         if update.HasField("finished"):
@@ -223,7 +231,9 @@ class Placement:
 
     def _retry(self, active: ActiveRequest, error: ShoalError) -> None:
         """The attempt failed: try another device, or fail when tokens flowed already."""
-        if active.first_token_ms is not None or active.attempt >= self._config.max_attempts:
+        if active.hedge is None and (
+            active.first_token_ms is not None or active.attempt >= self._config.max_attempts
+        ):
             self._fail(active, error)
             return
         self._release(active)
@@ -231,6 +241,8 @@ class Placement:
         active.lane = None
         active.last_error = error
         active.tried.add(active.device_id)
+        if self.hedges.promote(active, error.reason.value):
+            return
         if active.record is not None:
             active.record = active.record.with_failed_attempt(error.reason.value)
         _log.info(
@@ -247,7 +259,7 @@ class Placement:
             self._serve_waiting([active.route.model])
 
     def _fail(self, active: ActiveRequest, error: ShoalError) -> None:
-        active.session.send_update(_failed(active.route.request_id, error))
+        active.session.send_update(convert.failed(active.route.request_id, error))
         self._end(active, error.reason.value)
 
     def _cancel(self, active: ActiveRequest) -> None:
@@ -268,6 +280,7 @@ class Placement:
     def _end(self, active: ActiveRequest, outcome: str, actual: Actual | None = None) -> None:
         now_ms = self._clock.monotonic_ms()
         held_place = active.reservation is not None
+        self.hedges.drop(active)
         self._release(active)
         self.watch.ended(active, outcome, actual, now_ms)
         self.waiting.ended(active, now_ms)
@@ -281,12 +294,3 @@ class Placement:
         log_finished(active, outcome, actual, now_ms)
         if held_place and self.waiting:
             self._serve_waiting([active.route.model], num_places=1)
-
-
-def _failed(request_id: str, error: ShoalError) -> inference_pb2.SequenceUpdate:
-    return inference_pb2.SequenceUpdate(request_id=request_id, failed=error.to_wire())
-
-
-def _lost_error(active: ActiveRequest, what: str) -> ShoalError:
-    when = "before" if active.first_token_ms is None else "after"
-    return ShoalError(Reason.DEVICE_LOST, f"{what} {when} the first token; send the request again")

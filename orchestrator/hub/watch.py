@@ -16,7 +16,7 @@ from orchestrator.fleet.health.bounds import first_token_bound_ms, next_token_bo
 from orchestrator.fleet.health.core import Health
 from orchestrator.fleet.health.lanes import Lane, Work
 from orchestrator.fleet.health.outliers import Outcome, slowness
-from orchestrator.fleet.view import DeviceId, DeviceView
+from orchestrator.fleet.view import DeviceId, DeviceView, Unwell
 from orchestrator.fleet.view_store import ViewStore
 from orchestrator.hub.active import ActiveRequest
 from orchestrator.routing.record import Actual
@@ -37,6 +37,8 @@ PROBE_AGAIN_MS = 2_000.0
 class _Probe:
     lane: Lane
     request_id: str
+    sent_ms: float
+    expected_ms: float
     # Not None: it failed, and is due again.
     again_ms: float | None = None
 
@@ -76,9 +78,19 @@ class HealthWatch:
         else:
             cached_ms = _prefill_ms(device, lane.model, prediction.cached_tokens)
             active.expected_ttft_ms = prediction.ttft_ms + cached_ms
+        active.slow_known = lane.outcomes.num_slow_in_row
         active.first_bound_ms = first_token_bound_ms(
             self._terms, active.expected_ttft_ms, proven=lane.proven
         )
+
+    def lane(self, device_id: DeviceId, model: str) -> Lane:
+        """What is known of the device and model."""
+        return self._health.lane(device_id, model)
+
+    def check(self, lane: Lane, expected_ms: float, now_ms: float) -> None:
+        """A request was taken from the lane before it showed anything: a probe shall tell."""
+        if lane.suspicion is None and lane not in self._probes:
+            self._probe(lane, expected_ms, now_ms)
 
     def ended(
         self, active: ActiveRequest, outcome: str, actual: Actual | None, now_ms: float
@@ -95,7 +107,8 @@ class HealthWatch:
             tpot_ms = active.prediction.tpot_ms if active.prediction else 0.0
             ttft_ms = active.first_token_ms - active.sent_ms
             ratio = slowness(ttft_ms, active.expected_ttft_ms, actual.tpot_ms, tpot_ms)
-            self._health.ended(active.lane, Outcome(now_ms, failed=False, slowness=ratio))
+            outcome_of_lane = Outcome(now_ms, False, ratio, active.slow_known)
+            self._health.ended(active.lane, outcome_of_lane)
 
     def renewed(self, device_id: DeviceId, model: str | None = None) -> None:
         """The device's stream ended or began, or a model was loaded: suspicions are void."""
@@ -114,10 +127,13 @@ class HealthWatch:
         lane = self._lane_of_probe.get(update.request_id)
         if lane is None:
             return
-        if update.HasField("delta") or update.HasField("finished"):
+        answered = update.HasField("delta") or update.HasField("finished")
+        if answered:
             lane.last_progress_ms = now_ms
-        elif update.HasField("failed"):
+        if lane.suspicion is not None and update.HasField("failed"):
             self._probes[lane].again_ms = now_ms + PROBE_AGAIN_MS
+        elif lane.suspicion is None and (answered or update.HasField("failed")):
+            self._drop_probe(lane)
 
     def tick(self, running: Iterable[ActiveRequest], now_ms: float) -> None:
         """Judge, and show the judgement in the fleet's view and in the log."""
@@ -127,11 +143,11 @@ class HealthWatch:
             if lane.suspicion is None:
                 self._drop_probe(lane)
             elif lane not in self._probes:
-                self._probe(lane)
+                self._probe(lane, lane.suspicion.expected_ms, now_ms)
         for probe in list(self._probes.values()):
             if probe.again_ms is not None and now_ms >= probe.again_ms:
                 self._drop_probe(probe.lane)
-                self._probe(probe.lane)
+                self._probe(probe.lane, probe.expected_ms, now_ms)
         if judgement.brake:
             _log.error("health_brake_on", why=judgement.brake)
         elif judgement.brake is not None:
@@ -149,7 +165,7 @@ class HealthWatch:
     def _work(self, running: Iterable[ActiveRequest]) -> list[Work]:
         """The work of each lane that is due first; of a lane with streams, their next token."""
         streams: dict[Lane, ActiveRequest] = {}
-        due: dict[Lane, Work] = {}
+        due = {probe.lane: self._probe_work(probe) for probe in self._probes.values()}
         for active in running:
             lane = active.lane
             if lane is None:
@@ -165,6 +181,10 @@ class HealthWatch:
             due[lane] = self._stream_work(lane, active)
         return list(due.values())
 
+    def _probe_work(self, probe: _Probe) -> Work:
+        bound_ms = first_token_bound_ms(self._terms, probe.expected_ms, proven=probe.lane.proven)
+        return Work(probe.lane, probe.sent_ms, bound_ms, probe.expected_ms)
+
     def _stream_work(self, lane: Lane, active: ActiveRequest) -> Work:
         device = self._views.get(lane.device_id)
         prefill_ms = 0.0
@@ -177,7 +197,8 @@ class HealthWatch:
 
     def _show(self, lane: Lane, now_ms: float) -> None:
         condition = lane.condition(now_ms)
-        self._views.set_unwell(lane.device_id, lane.model, condition)
+        unwell = None if lane.fit else Unwell(condition, ejected=lane.suspicion is None)
+        self._views.set_unwell(lane.device_id, lane.model, unwell)
         _log.info(
             "device_health",
             device_id=lane.device_id,
@@ -185,7 +206,7 @@ class HealthWatch:
             condition=condition or "well",
         )
 
-    def _probe(self, lane: Lane) -> None:
+    def _probe(self, lane: Lane, expected_ms: float, now_ms: float) -> None:
         self._num_probes += 1
         request_id = f"shoal-probe-{self._num_probes}"
         request = inference_pb2.GenerateRequest(
@@ -198,7 +219,7 @@ class HealthWatch:
         )
         command = inference_pb2.InferenceCommand(submit=request)
         if self._send(lane.device_id, device_pb2.HubFrame(inference=command)) is not None:
-            self._probes[lane] = _Probe(lane, request_id)
+            self._probes[lane] = _Probe(lane, request_id, now_ms, expected_ms)
             self._lane_of_probe[request_id] = lane
 
     def _drop_probe(self, lane: Lane) -> None:

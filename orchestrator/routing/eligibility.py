@@ -32,13 +32,14 @@ def why_ineligible(
         )
     if device.state is not _READY:
         return _STATE[device.state]
-    if model.unwell:
-        return Rejection(RejectionKind.UNWELL, "is {}", (model.unwell,))
+    unwell = model.unwell
+    if unwell is not None and not (unwell.ejected and request.device):
+        return Rejection(RejectionKind.UNWELL, "is {}", (unwell,))
     if device.device_id in exclude:
         return EXCLUDED
     if model.loading:
         return Rejection(RejectionKind.MODEL_LOADING, "is loading {}", (model.name,))
-    if not model.ready:
+    if not model.ready and unwell is None:
         return Rejection(RejectionKind.MODEL_NOT_READY, "failed to load {}", (model.name,))
     return None
 

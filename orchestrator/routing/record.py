@@ -84,6 +84,10 @@ class DecisionRecord:
         """The record with one more device tried."""
         return replace(self, attempts=(*self.attempts, attempt))
 
+    def with_attempts(self, attempts: tuple[Attempt, ...]) -> DecisionRecord:
+        """The record with these attempts instead."""
+        return replace(self, attempts=attempts)
+
     def with_failed_attempt(self, failed: str) -> DecisionRecord:
         """The record with the latest attempt marked failed; unchanged without attempts."""
         if not self.attempts:

@@ -15,10 +15,14 @@ PRIVACY = ("any", "local_preferred", "local_only")
 OBJECTIVES = ("latency", "edp", "energy")
 SLO_MISSES = ("best_effort", "refuse")
 DEVICE_CLASSES = ("arm_cpu", "x86_cpu", "gpu", "npu")
-_KNOWN = frozenset({"slo", "privacy", "class", "device", "priority", "objective", "on_slo_miss"})
+_KNOWN = frozenset(
+    {"slo", "privacy", "class", "device", "priority", "objective", "on_slo_miss", "hedge_after"}
+)
 _KNOWN_SLO = frozenset({"ttft_ms", "tpot_ms"})
 # An hour: no latency objective is longer.
 _MAX_SLO_MS = 3_600_000.0
+# Later than that a device counts as silent anyway.
+_MAX_HEDGE_AFTER = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class RoutingHints:
     priority: int = 0
     objective: str = ""
     on_slo_miss: str = ""
+    hedge_after: float | None = None
 
 
 def parse_extension(body: Fields) -> RoutingHints:
@@ -63,6 +68,7 @@ def parse_extension(body: Fields) -> RoutingHints:
         priority=extension.integer("priority", -100, 100) or 0,
         objective=extension.choice("objective", OBJECTIVES) or "",
         on_slo_miss=extension.choice("on_slo_miss", SLO_MISSES) or "",
+        hedge_after=extension.number("hedge_after", 0.0, _MAX_HEDGE_AFTER),
     )
 
 

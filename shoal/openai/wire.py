@@ -106,4 +106,5 @@ def _hints(hints: RoutingHints) -> pb.RoutingHints:
         priority=hints.priority,
         objective=_OBJECTIVE[hints.objective],
         on_slo_miss=_SLO_MISS[hints.on_slo_miss],
+        hedge_after=hints.hedge_after,
     )

@@ -181,7 +181,7 @@ class Sampling(_message.Message):
     def __init__(self, temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repeat_penalty: _Optional[float] = ..., seed: _Optional[int] = ..., logit_bias: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class RoutingHints(_message.Message):
-    __slots__ = ("ttft_ms", "tpot_ms", "privacy", "device_class", "device", "priority", "objective", "on_slo_miss", "no_waiting")
+    __slots__ = ("ttft_ms", "tpot_ms", "privacy", "device_class", "device", "priority", "objective", "on_slo_miss", "no_waiting", "hedge_after")
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
     TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +191,7 @@ class RoutingHints(_message.Message):
     OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
     ON_SLO_MISS_FIELD_NUMBER: _ClassVar[int]
     NO_WAITING_FIELD_NUMBER: _ClassVar[int]
+    HEDGE_AFTER_FIELD_NUMBER: _ClassVar[int]
     ttft_ms: float
     tpot_ms: float
     privacy: Privacy
@@ -200,7 +201,8 @@ class RoutingHints(_message.Message):
     objective: Objective
     on_slo_miss: SloMiss
     no_waiting: bool
-    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., privacy: _Optional[_Union[Privacy, str]] = ..., device_class: _Optional[str] = ..., device: _Optional[str] = ..., priority: _Optional[int] = ..., objective: _Optional[_Union[Objective, str]] = ..., on_slo_miss: _Optional[_Union[SloMiss, str]] = ..., no_waiting: _Optional[bool] = ...) -> None: ...
+    hedge_after: float
+    def __init__(self, ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., privacy: _Optional[_Union[Privacy, str]] = ..., device_class: _Optional[str] = ..., device: _Optional[str] = ..., priority: _Optional[int] = ..., objective: _Optional[_Union[Objective, str]] = ..., on_slo_miss: _Optional[_Union[SloMiss, str]] = ..., no_waiting: _Optional[bool] = ..., hedge_after: _Optional[float] = ...) -> None: ...
 
 class InferenceFrame(_message.Message):
     __slots__ = ("updates", "load")

@@ -90,7 +90,7 @@ class HubCore:
 
     def unwell(self, device_id: str) -> str:
         view = self.views.get(DeviceId(device_id))
-        return "" if view is None else view.models[MODEL].unwell
+        return "" if view is None else str(view.models[MODEL].unwell or "")
 
     def probes(self) -> list[str]:
         names = [sent.submit.request_id for _, sent in self.lines.sent]

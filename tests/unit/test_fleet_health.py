@@ -53,7 +53,9 @@ class Fleet:
         self.lane(number).last_progress_ms = self.now_ms
 
     def end(self, number: int, *, failed: bool, ratio: float | None = None) -> None:
-        self.health.ended(self.lane(number), Outcome(self.now_ms, failed, ratio))
+        lane = self.lane(number)
+        known = lane.outcomes.num_slow_in_row
+        self.health.ended(lane, Outcome(self.now_ms, failed, ratio, known))
 
     def fail_thrice(self, number: int) -> None:
         for _ in range(3):
@@ -139,7 +141,7 @@ def test_half_failed_of_enough_is_an_outlier_and_of_few_is_not() -> None:
 def test_slow_against_its_prediction_is_ejected_only_when_the_others_are_not_slow_too() -> None:
     fleet = Fleet(2)
     for number in (0, 1):
-        for _ in range(5):
+        for _ in range(10):
             fleet.end(number, failed=False, ratio=6.0)
     fleet.judge()
     assert fleet.unfit() == []
@@ -154,6 +156,14 @@ def test_requests_that_fail_together_are_one_failure() -> None:
     fleet = Fleet(2)
     for _ in range(8):
         fleet.end(0, failed=True)
+    fleet.judge()
+    assert fleet.unfit() == []
+
+
+def test_slow_down_that_the_estimator_still_learns_is_no_fault() -> None:
+    fleet = Fleet(2)
+    for _ in range(20):
+        fleet.health.ended(fleet.lane(0), Outcome(fleet.now_ms, False, 5.0, slow_known=0))
     fleet.judge()
     assert fleet.unfit() == []
 

@@ -218,6 +218,10 @@ async def test_device_that_fails_every_request_is_ejected_for_a_while(
         core.wait(1)
     assert core.unwell("d0") == "ejected for 5.0 s: requests failed 3 times in a row"
     assert core.unwell("d1") == ""
+    # Who names the device gets it all the same.
+    core.submit(session, "pinned", hints=inference_pb2.RoutingHints(device="d0"))
+    assert core.lines.sent[-1][0] == "d0"
+    core.placement.on_frame(DeviceId("d0"), 1, frame(finished("pinned")))
     core.wait(6)
     assert core.unwell("d0") == ""
 
@@ -265,6 +269,7 @@ def test_any_history_tells_each_request_once_and_in_order(
 
 
 async def _replay(acts: list[Act], room: tuple[int, int]) -> None:
+    hints = inference_pb2.RoutingHints(hedge_after=1.0)
     core = HubCore(3, slots=room[0], places=room[1])
     sessions = [GatewaySession("g0", 100_000), GatewaySession("g1", 100_000)]
     epochs = {DeviceId(f"d{n}"): 1 for n in range(3)}
@@ -278,7 +283,8 @@ async def _replay(acts: list[Act], room: tuple[int, int]) -> None:
             case "submit":
                 generation += 1
                 names[act.number] = f"r{act.number}-{generation}"
-                core.submit(sessions[act.number % 2], names[act.number])
+                hedged = {"hints": hints} if act.number > 3 else {}
+                core.submit(sessions[act.number % 2], names[act.number], **hedged)
             case "cancel":
                 core.placement.cancel(sessions[act.number % 2], name)
             case "delta":
@@ -297,7 +303,7 @@ async def _replay(acts: list[Act], room: tuple[int, int]) -> None:
                     epochs[device_id] += 1
                     core.connect(device_id, epochs[device_id])
             case "wait":
-                core.clock.now_ms += 7_000
+                core.clock.now_ms += 1_000 if act.number % 2 else 7_000
                 core.placement.tick()
             case "probe":
                 for probe in core.probes():
@@ -307,7 +313,8 @@ async def _replay(acts: list[Act], room: tuple[int, int]) -> None:
         core.views.check_integrity()
         core.placement.watch.check_integrity()
         in_flight = sum(core.views.in_flight(DeviceId(f"d{n}")) for n in range(3))
-        assert in_flight == core.placement.num_active - len(core.placement.waiting)
+        in_hub = len(core.placement.waiting) - len(core.placement.hedges)
+        assert in_flight == core.placement.num_active - in_hub
     core.placement.tick()
     _check_no_room_is_left(core)
     for session in sessions:

@@ -108,6 +108,7 @@ CHAT_REFUSALS: list[tuple[dict[str, Any], str]] = [
     ({"shoal": {"priority": 1000}}, "shoal.priority"),
     ({"shoal": {"objective": "speed"}}, "shoal.objective"),
     ({"shoal": {"on_slo_miss": "cry"}}, "shoal.on_slo_miss"),
+    ({"shoal": {"hedge_after": -1}}, "shoal.hedge_after"),
 ]
 
 
@@ -192,6 +193,7 @@ def test_wire_messages_carry_all_that_was_asked() -> None:
         shoal={
             "slo": {"ttft_ms": 900, "tpot_ms": 40}, "privacy": "local_only", "class": "npu",
             "device": "d", "priority": 3, "objective": "edp", "on_slo_miss": "refuse",
+            "hedge_after": 3,
         },
     )  # fmt: skip
     message = to_generate_requests(request, Origin("r", "t", b"s", 9))[0]
@@ -208,6 +210,7 @@ def test_wire_messages_carry_all_that_was_asked() -> None:
     assert hints.privacy == pb.PRIVACY_LOCAL_ONLY
     assert hints.objective == pb.OBJECTIVE_EDP
     assert hints.on_slo_miss == pb.SLO_MISS_REFUSE
+    assert hints.hedge_after == 3
     assert hints.priority == 3
 
 

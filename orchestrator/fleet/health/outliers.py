@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.config import HealthTerms
 
@@ -17,11 +17,15 @@ BURST_MS = 1_000.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one request ended on a lane; `slowness`: actual ÷ predicted time, None: unknown."""
+    """How one request ended on a lane; `slowness`: actual ÷ predicted time, None: unknown.
+
+    `slow_known`: slow outcomes in a row before it that its prediction had learned from.
+    """
 
     at_ms: float
     failed: bool
     slowness: float | None = None
+    slow_known: int = 0
 
 
 def slowness(actual_ttft_ms: float, ttft_ms: float, actual_tpot_ms: float, tpot_ms: float) -> float:
@@ -34,16 +38,27 @@ def slowness(actual_ttft_ms: float, ttft_ms: float, actual_tpot_ms: float, tpot_
 class Outcomes:
     """The newest outcomes of one lane, a bounded number."""
 
-    __slots__ = ("_newest", "_terms", "num_finished")
+    __slots__ = ("_newest", "_terms", "num_finished", "num_slow_in_row")
 
     def __init__(self, terms: HealthTerms) -> None:
         self._terms = terms
         self._newest: deque[Outcome] = deque(maxlen=terms.outcomes)
         self.num_finished = 0
+        self.num_slow_in_row = 0
 
     def add(self, outcome: Outcome) -> None:
-        """Take one more."""
+        """Take one more.
+
+        A device that slows down is learned by the estimator and routed around; its slowness
+        counts here only where predictions had that chance and are missed still.
+        """
         self.num_finished += not outcome.failed
+        if outcome.slowness is not None and outcome.slowness > self._terms.slow_factor:
+            self.num_slow_in_row += 1
+            if outcome.slow_known < self._terms.min_outcomes:
+                outcome = replace(outcome, slowness=None)
+        elif not outcome.failed:
+            self.num_slow_in_row = 0
         last = self._newest[-1] if self._newest else None
         if (
             last is not None
