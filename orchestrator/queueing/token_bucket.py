@@ -19,10 +19,10 @@ class TokenBucket:
     def wait_s(self, amount: float, now_s: float) -> float:
         """Time until `amount` may be drawn, 0 for now; more than the bucket holds needs it full."""
         self._fill(now_s)
+        if self.per_minute <= 0:
+            return 60.0
         missing = min(amount, self.per_minute) - self._level
-        if missing <= 0:
-            return 0.0
-        return missing / self.per_minute * 60.0 if self.per_minute > 0 else 60.0
+        return max(0.0, missing / self.per_minute * 60.0)
 
     def draw(self, amount: float) -> None:
         """Take `amount` out, or put back what was too much when it is negative."""

@@ -81,6 +81,13 @@ def test_more_than_the_bucket_holds_passes_when_it_is_full_and_leaves_a_debt() -
     assert bucket.wait_s(1.0, 0.0) == pytest.approx(121.0)
 
 
+async def test_limit_of_nothing_lets_nothing_pass() -> None:
+    rig = Rig(t=Rates(requests_per_minute=0))
+    error = await rig.refused()
+    assert error is not None
+    assert error.retry_after_ms == 60_000
+
+
 async def test_tenant_without_limits_is_never_refused_and_asked_for_seldom() -> None:
     rig = Rig()
     for _ in range(100):
