@@ -137,7 +137,10 @@ class HealthWatch:
 
     def tick(self, running: Iterable[ActiveRequest], now_ms: float) -> None:
         """Judge, and show the judgement in the fleet's view and in the log."""
-        judgement = self._health.judge(self._work(running), self._views.snapshot(), now_ms)
+        work = self._work(running)
+        if not work and self._health.is_idle:
+            return
+        judgement = self._health.judge(work, self._views.snapshot(), now_ms)
         for lane in judgement.changed:
             self._show(lane, now_ms)
             if lane.suspicion is None:

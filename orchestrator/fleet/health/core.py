@@ -43,6 +43,11 @@ class Health:
         for lanes in self._by_model.values():
             yield from lanes.values()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing but work that is owed would change anything."""
+        return not (self._unfit or self._unjudged or self.brake.is_on)
+
     def ended(self, lane: Lane, outcome: Outcome) -> None:
         """A request ended on the lane."""
         lane.outcomes.add(outcome)
