@@ -16,6 +16,7 @@ from shoal.openai.error import error_body
 # The addresses: Serve binds HAProxy's metrics and statistics pages to every interface.
 # The time limit: without one, a client whose headers never end holds a connection for ever.
 # HAProxy's own 400 and 408 are its built-in pages: they come before `errorfile` counts.
+# The rules: Serve obeys headers of any client, and answers 500 when their bytes are not UTF-8.
 # The error page: while no replica is up, HAProxy answers by itself; clients retry a 503.
 _SCRIPT = """#!/bin/sh
 set -eu
@@ -27,6 +28,8 @@ for argument in "$@"; do
             -e 's/^\\( *bind \\)\\*:/\\1{host}:/' \\
             -e '/^ *timeout http-request /d' \\
             -e 's/^defaults.*/&\\n    timeout http-request {headers_limit_s}s/' \\
+            -e '/^ *http-request del-header /d' \\
+            -e '/^frontend http_frontend/r {rules}' \\
             -e 's#^\\( *errorfile [0-9]* \\).*#\\1{error_page}#' "$argument"
     fi
     previous=$argument
@@ -36,6 +39,18 @@ exec "$haproxy" -dS "$@"
 
 # A request's headers are a packet or two.
 _HEADERS_LIMIT_S = 20
+# Names from `ray.serve._private.constants` of Ray 2.60. A plain x-request-id is passed on.
+_SERVE_HEADERS = (
+    "serve_multiplexed_model_id",
+    "serve-multiplexed-model-id",
+    "x-session-id",
+    "x-request-timeout-seconds",
+    "x-request-disconnect-disabled",
+)
+_RULES = "".join(f"    http-request del-header {name}\n" for name in _SERVE_HEADERS) + (
+    "    http-request del-header x-request-id unless"
+    " { req.hdr(x-request-id) -m reg ^[A-Za-z0-9._:-]{1,128}$ }\n"
+)
 
 _ERROR_BODY = json.dumps(
     error_body(ShoalError(Reason.NO_DEVICE, "The gateway is restarting. Try again in a moment."))
@@ -56,10 +71,18 @@ def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
 
     page = folder / "503.http"
     page.write_bytes(_ERROR_PAGE.encode("ascii"))
+    rules = folder / "rules"
+    rules.write_text(_RULES)
     script = folder / "haproxy"
     binary = shlex.quote(get_haproxy_binary())
     script.write_text(
-        _SCRIPT.format(binary=binary, host=host, error_page=page, headers_limit_s=_HEADERS_LIMIT_S)
+        _SCRIPT.format(
+            binary=binary,
+            host=host,
+            error_page=page,
+            rules=rules,
+            headers_limit_s=_HEADERS_LIMIT_S,
+        )
     )
     script.chmod(stat.S_IRWXU)
     return script

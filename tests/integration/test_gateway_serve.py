@@ -53,7 +53,8 @@ class HangingEndpoint:
         with connection:
             connection.recv(65536)
             data = b'data: {"choices":[{"index":0,"delta":{"content":"x"}}]}\n\n'
-            head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+            head += b"transfer-encoding: chunked\r\n\r\n"
             connection.sendall(head + b"%x\r\n%s\r\n" % (len(data), data))
             while connection.recv(65536):
                 pass
@@ -224,6 +225,15 @@ def test_malformed_requests_are_4xx_through_the_proxy(fleets: tuple[Fleet, Fleet
             assert client.post("/v1/chat/completions", content=body).status_code == 400
         huge = client.post("/v1/chat/completions", content=b"x" * 20_000_000)
         assert huge.status_code == 413
+        # Serve reads these itself, before the gateway sees the request.
+        for name in (
+            b"x-request-id", b"x-session-id", b"serve_multiplexed_model_id",
+            b"serve-multiplexed-model-id", b"x-request-disconnect-disabled",
+        ):  # fmt: skip
+            answer = client.get("/v1/models", headers=[(name, b"\xff\xfe")])
+            assert answer.status_code == 200, name
+        hurried = client.get("/v1/models", headers={"x-request-timeout-seconds": "1e-9"})
+        assert hurried.status_code == 200
 
 
 def test_killed_hub_and_gateway_come_back_on_their_ports(fleets: tuple[Fleet, Fleet]) -> None:

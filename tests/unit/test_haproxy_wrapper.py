@@ -14,6 +14,9 @@ CONFIG = """defaults
     errorfile 503 /nowhere
 frontend metrics
     bind :18001
+frontend http_frontend
+    bind 127.0.0.1:18000
+    http-request return status 204
 listen stats
   bind *:18002
   stats enable
@@ -31,8 +34,13 @@ def test_config_is_corrected_once_however_often_it_is_started(tmp_path: Path) ->
         assert done.returncode == 0, done.stderr
     lines = [line.strip() for line in config.read_text().splitlines()]
     assert lines.count("timeout http-request 20s") == 1
+    assert lines.count("http-request del-header x-session-id") == 1
+    assert lines.index("http-request del-header x-session-id") < lines.index(
+        "http-request return status 204"
+    )
     assert [line for line in lines if line.startswith("bind")] == [
         "bind 127.0.0.1:18001",
+        "bind 127.0.0.1:18000",
         "bind 127.0.0.1:18002",
     ]
     assert f"errorfile 503 {tmp_path}/503.http" in lines
