@@ -28,6 +28,8 @@ CASES: list[tuple[str, dict[str, object], str]] = [
     ("n of two", {"messages": USER, "n": 0}, "n"),
     ("model as number", {"messages": USER, "model": 7}, "model"),
     ("unknown privacy", {"messages": USER, "shoal": {"privacy": "secret"}}, "shoal.privacy"),
+    ("unknown device", {"messages": USER, "shoal": {"device": "nobody"}}, "shoal.device"),
+    ("bias out of the vocabulary", {"messages": USER, "logit_bias": {"49152": 1}}, "logit_bias"),
     ("text as slo", {"messages": USER, "shoal": {"slo": {"ttft_ms": "x"}}}, "shoal.slo.ttft_ms"),
 ]
 
