@@ -1,7 +1,8 @@
 # make run    set up if need be, bring up a fleet on this machine, ask a first question
 # make stop   end exactly what make run started
 # make test   set up if need be, run all tests
-# make check  lint, format, types, import rules, stubs: what CI runs
+# make check  lint, format, types, import rules, stubs, security lint: what CI runs
+# make audit  security lint and known vulnerabilities of the pins (asks the package index)
 # make setup EXTRAS=agent   only what a device needs: no Ray, no tests
 # make engine CMAKE_ARGS="..."   build the engine's library with other flags
 
@@ -16,7 +17,9 @@ UP_ARGS ?=
 PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run stop test check format stubs setup engine clean help
+SOURCES := shoal agent orchestrator cloud deploy
+
+.PHONY: run stop test check audit bandit format stubs setup engine clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -38,6 +41,19 @@ check: $(READY)
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports
 	$(PY) deploy/stubs.py --check
+	$(VENV)/bin/shellcheck shoal/onboarding/*.sh deploy/*.sh
+	@$(MAKE) --no-print-directory bandit
+
+# Findings of medium severity and above fail; each exception stands beside its line.
+bandit: $(READY)
+	$(PY) -m bandit --quiet --configfile pyproject.toml --recursive -ll $(SOURCES)
+
+# In an environment of its own: the tool brings thirty packages that nothing else needs.
+# Strict: a dependency that could not be looked up fails, it is not passed over.
+audit: bandit
+	@test -x $(VENV)/audit/bin/pip-audit || { $(PY) -m venv $(VENV)/audit \
+		&& $(VENV)/audit/bin/python -m pip install --quiet "pip-audit>=2.10,<3"; }
+	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt
 
 format: $(READY)
 	$(PY) -m ruff check --fix .

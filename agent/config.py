@@ -53,7 +53,8 @@ class EngineConfig:
     prefix_cache: PrefixCacheConfig | None = PrefixCacheConfig()
     # None: whoever started the process. A starter that may die at once names itself.
     parent_pid: int | None = None
-    log_level: str = "info"
+    # Empty: the environment's, else info.
+    log_level: str = ""
 
 
 # Turns that a compute thread spins at a barrier before it sleeps (libgomp's

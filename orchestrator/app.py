@@ -47,7 +47,7 @@ _OBJECT_STORE_BYTES = 100_000_000  # nothing of ours goes through it
 _READY_LIMIT_S = 60.0
 _STOP_LIMIT_S = 5.0
 _WATCH_INTERVAL_S = 1.0
-_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - compared with, not bound to
+_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - compared with, not bound to # nosec B104
 
 
 class StartFailure(Exception):

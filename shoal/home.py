@@ -2,7 +2,7 @@
 
 The only module of `shoal` that reads the process environment. The variables:
 `SHOAL_HOME` (state directory), `SHOAL_URL` (gateway to talk to),
-`SHOAL_API_KEY` (key to talk with).
+`SHOAL_API_KEY` (key to talk with), `SHOAL_LOG_LEVEL` (debug, info, warning, error).
 """
 
 from __future__ import annotations
@@ -144,6 +144,11 @@ def gateway_url_from_environment() -> str | None:
 def api_key_from_environment() -> str | None:
     """`SHOAL_API_KEY`, or None."""
     return os.environ.get("SHOAL_API_KEY") or None
+
+
+def log_level_from_environment() -> str:
+    """`SHOAL_LOG_LEVEL`; empty when it is not set."""
+    return os.environ.get("SHOAL_LOG_LEVEL", "")
 
 
 def environment_with(variables: Mapping[str, str]) -> dict[str, str]:

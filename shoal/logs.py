@@ -7,11 +7,16 @@ import sys
 
 import structlog
 
+from shoal.home import log_level_from_environment
 
-def set_up_logs(process: str, level: str = "info") -> None:
+_LEVELS = logging.getLevelNamesMapping()
+
+
+def set_up_logs(process: str, level: str = "") -> None:
     """Configure structlog for this process; `process` is bound to every line.
 
-    No prompt text and no secret may be logged at any level.
+    `level` empty: what `SHOAL_LOG_LEVEL` says, else info. No prompt text and no
+    secret may be logged at any level.
     """
     renderer: structlog.typing.Processor = (
         structlog.dev.ConsoleRenderer()
@@ -28,7 +33,7 @@ def set_up_logs(process: str, level: str = "info") -> None:
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(
-            logging.getLevelNamesMapping()[level.upper()]
+            _LEVELS.get((level or log_level_from_environment()).upper(), logging.INFO)
         ),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,

@@ -63,7 +63,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
     )
     _add_cache_arguments(parser)
     parser.add_argument("--parent", type=int, help="process to end with; default: the starter")
-    parser.add_argument("--log-level", default="info")
+    parser.add_argument("--log-level", default="")
     options = parser.parse_args(arguments)
     if not 1 <= options.slots <= 256:
         parser.error("--slots: must be between 1 and 256")

@@ -35,7 +35,8 @@ class AgentConfig:
     engine_arguments: tuple[str, ...] = ()
     grace_s: float = 3.0
     join_patience_s: float = 20.0
-    log_level: str = "info"
+    # Empty: the environment's, else info.
+    log_level: str = ""
 
     @property
     def models_dir(self) -> Path:
@@ -74,7 +75,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--engine-arg", action="append", default=[], help="passed on to each engine; repeatable")
     add("--grace-s", type=float, default=3.0, help="time for running requests at the end")
     add("--join-patience-s", type=float, default=20.0, help="how long to retry joining")
-    add("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    add(
+        "--log-level",
+        default="",
+        choices=("debug", "info", "warning", "error"),
+        help="default: SHOAL_LOG_LEVEL, else info",
+    )
     return parser
 
 

@@ -6,6 +6,7 @@ import structlog
 
 from orchestrator.hub.active import ActiveRequest
 from orchestrator.routing.record import Actual
+from shoal.errors import Reason
 
 _log = structlog.get_logger()
 
@@ -17,7 +18,8 @@ def log_finished(active: ActiveRequest, outcome: str, actual: Actual | None, now
     _log.info(
         "request_finished",
         request_id=active.route.request_id,
-        model=active.route.model,
+        # A model that the fleet does not know is any text that a client sent.
+        model=None if outcome == Reason.MODEL_NOT_FOUND.value else active.route.model,
         device_id=active.device_id,
         outcome=outcome,
         attempts=active.attempt,

@@ -29,7 +29,7 @@ class Fleet:
             name: value
             for name, value in os.environ.items()
             if not name.startswith(("SHOAL_", "RAY_"))
-        } | {"SHOAL_HOME": self._home.name}
+        } | {"SHOAL_HOME": self._home.name, "SHOAL_LOG_LEVEL": "debug"}
         self.port = free_port()
         done = self.shoal("up", "--detach", "--port", str(self.port), *options, check=False)
         if done.returncode != 0:
