@@ -24,6 +24,9 @@ MAX_LOGIT_BIAS = 1024
 # Tokenising more than this would hold up the event loop for a millisecond.
 _INLINE_CHARS = 8_192
 
+# A level that this version does not know shares nothing.
+_SHARED = frozenset({pb.PRIVACY_UNSPECIFIED, pb.PRIVACY_ANY, pb.PRIVACY_LOCAL_PREFERRED})
+
 
 @dataclass(frozen=True, slots=True)
 class PromptLimits:
@@ -75,7 +78,7 @@ class RequestPreparer:
             arrived_s=arrived_s,
             tenant=request.tenant,
             tenant_salt=request.tenant_salt,
-            share_blocks=request.hints.privacy != pb.PRIVACY_LOCAL_ONLY,
+            share_blocks=request.hints.privacy in _SHARED,
         )
 
     def _max_tokens(self, request: pb.GenerateRequest, num_prompt: int, param: str) -> int:

@@ -83,6 +83,7 @@ class CloudBackend:
 
     async def close(self) -> None:
         """Finish counting, close all connections."""
+        self.gate.close()
         await asyncio.gather(*self._background, return_exceptions=True)
         await asyncio.gather(*(client.close() for client in self._clients.values()))
 

@@ -36,6 +36,10 @@ class Screen(Protocol):
         """A level by the prompt alone; `closed` when it cannot be judged."""
         ...
 
+    def close(self) -> None:
+        """Take no more work."""
+        ...
+
 
 class NoScreen:
     """No detector is configured: nothing is raised."""
@@ -43,6 +47,9 @@ class NoScreen:
     async def judge(self, request: pb.GenerateRequest) -> Ruling:
         """See `Screen.judge`."""
         return _NOTHING
+
+    def close(self) -> None:
+        """See `Screen.close`."""
 
 
 class DetectorScreen:
@@ -87,7 +94,7 @@ class DetectorScreen:
         await asyncio.wrap_future(self._loading)
 
     def close(self) -> None:
-        """Take no more work."""
+        """See `Screen.close`."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _ask(self, detector: Detector, text: str) -> Ruling:

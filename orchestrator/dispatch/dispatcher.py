@@ -24,6 +24,8 @@ _TRY_NEXT_TIER = frozenset(
         Reason.SLO_UNREACHABLE,
         Reason.UPSTREAM,
         Reason.BUDGET_EXCEEDED,
+        # The tenant's policy became stricter between the plan and the gate.
+        Reason.PERMISSION_DENIED,
     }
 )
 # Refusals to ask a tier at all: what the tier before said is more use to the client.

@@ -130,6 +130,10 @@ class OutboundGate:
             raise refusal(ruling)
         return OutboundPass(_SEAL, request, ruling, policy)
 
+    def close(self) -> None:
+        """Judge no more."""
+        self._screen.close()
+
     async def _rule(
         self, request: pb.GenerateRequest, *, remembered: bool
     ) -> tuple[Ruling, TenantPolicy | None]:
