@@ -55,7 +55,8 @@ class Dispatcher:
 
     async def rule(self, request: pb.GenerateRequest) -> Ruling:
         """How far the request may travel; noted in its hints for every hop below."""
-        return await self.cloud.gate.rule(request)
+        # Where the ruling decides over the tier, it is by the policy as it is now.
+        return await self.cloud.gate.rule(request, fresh=request.model in self.cloud.routes)
 
     def plan(self, request: pb.GenerateRequest, ruling: Ruling) -> TierPlan:
         """See `plan_tiers`."""

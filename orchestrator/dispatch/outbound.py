@@ -111,12 +111,13 @@ class OutboundGate:
         self._monotonic = monotonic
         self._remembered: dict[str, tuple[float, TenantPolicy | None]] = {}
 
-    async def rule(self, request: pb.GenerateRequest) -> Ruling:
+    async def rule(self, request: pb.GenerateRequest, *, fresh: bool = False) -> Ruling:
         """The request's level, for planning; also written into its hints, for every hop below.
 
+        `fresh`: by the policy as it is now, not as it was a moment ago.
         Never raises for want of knowledge: what cannot be known stays local.
         """
-        ruling, _ = await self._rule(request, remembered=True)
+        ruling, _ = await self._rule(request, remembered=not fresh)
         request.hints.privacy = _WIRE[ruling.level]
         return ruling
 

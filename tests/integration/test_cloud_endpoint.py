@@ -211,6 +211,8 @@ async def test_tenants_policy_is_set_by_an_admin_and_decides(
     assert (await http.put(path, json={"privacy": "any"})).status_code == 403
     bad = await http.put(path, json={"privacy": "any", "tokens_per_week": 3}, headers=admin)
     assert bad.status_code == 400
+    assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 200
+    upstream.received.clear()
     policy = {"privacy": "local_only", "money_per_day": 2.5}
     told = await http.put(path, json=policy, headers=admin)
     assert told.json()["budgets"]["money_per_day"] == 2.5
