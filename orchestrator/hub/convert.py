@@ -198,6 +198,7 @@ def outcome(active: ActiveRequest, finished: inference_pb2.Finished) -> Outcome:
         joules=measured.joules,
         joules_estimated=measured.joules_estimated,
         predicted_cached_tokens=prediction.cached_tokens if prediction else 0,
+        ahead_tokens=active.ahead_tokens,
     )
 
 

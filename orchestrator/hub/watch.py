@@ -78,6 +78,7 @@ class HealthWatch:
         else:
             cached_ms = _prefill_ms(device, lane.model, prediction.cached_tokens)
             active.expected_ttft_ms = prediction.ttft_ms + cached_ms
+        active.ahead_tokens = device.in_flight_prefill_tokens.get(lane.model, 0)
         active.slow_known = lane.outcomes.num_slow_in_row
         active.first_bound_ms = first_token_bound_ms(
             self._terms, active.expected_ttft_ms, proven=lane.proven

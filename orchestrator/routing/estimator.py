@@ -40,6 +40,8 @@ class Outcome:
     joules_estimated: bool = True
     # Of the prediction with which the request was placed.
     predicted_cached_tokens: int = 0
+    # Prompt tokens of others that the device had still to prefill when it was placed there.
+    ahead_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,8 +217,12 @@ class Estimator:
             1000.0 * computed_tokens / speed.prefill_tokens_per_s(learned.model, device_class)
         )
         first_step_ms = step_ms * learned.decode.value
-        learned.prefill.observe(
-            max(outcome.ttft_ms - outcome.queue_ms - first_step_ms, prefill_ms / 10), prefill_ms
+        # Some of those ahead may have been prefilled while it queued, the others within what
+        # was measured: the engine starts several prompts at once, and computes them in turn.
+        ahead_ms = prefill_ms * outcome.ahead_tokens / computed_tokens
+        learned.prefill.observe_within(
+            max(outcome.ttft_ms - outcome.queue_ms - first_step_ms, prefill_ms / 10),
+            (prefill_ms, prefill_ms + ahead_ms),
         )
         power_w = _reference_power_w(learned.device)
         if outcome.joules is not None and power_w is not None:

@@ -45,6 +45,17 @@ class LearnedRatio:
         self.num_observations += 1
         self.value = math.exp(self._log)
 
+    def observe_within(self, actual: float, predicted: tuple[float, float]) -> None:
+        """Take an outcome whose prediction is only known to be between two figures.
+
+        It says nothing while the estimate fits one between, else what the nearer one says.
+        """
+        low, high = predicted
+        fitting = actual / self.value
+        if low < high and low <= fitting <= high:
+            return
+        self.observe(actual, low if fitting < low else high)
+
 
 class LearnedQuotient:
     """A quotient of two growing sums (tokens per byte), the past fading with each observation."""

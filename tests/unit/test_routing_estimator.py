@@ -55,6 +55,16 @@ def outcome(**changes) -> Outcome:
     return replace(exact, **changes)
 
 
+def test_prompts_of_a_burst_that_are_prefilled_in_turn_are_not_taken_for_slowness() -> None:
+    # Eight at once: all hold a slot at once, and each waits for those before it.
+    burst = [outcome(ttft_ms=100.0 * n + 110.0, ahead_tokens=100 * n) for n in range(8)]
+    assert predict(taught(*burst)).ttft_ms == pytest.approx(predict().ttft_ms, rel=0.05)
+    throttled = [
+        outcome(ttft_ms=500.0 * n + 550.0, tpot_ms=50.0, ahead_tokens=100 * n) for n in range(8)
+    ]
+    assert predict(taught(*throttled)).ttft_ms == pytest.approx(550.0, rel=0.35)
+
+
 def taught(*outcomes: Outcome) -> Estimator:
     estimator = Estimator()
     predict(estimator, tdp_w=10.0)

@@ -10,6 +10,7 @@ from orchestrator.fleet.view import (
     DeviceView,
     FleetView,
     ServedModel,
+    Unwell,
 )
 from orchestrator.request import Objective, RouteRequest, Slo
 from orchestrator.routing.decision import RejectionKind
@@ -260,7 +261,7 @@ def test_unknown_device_is_not_found(model):
     ("change", "says", "soon"),
     [
         ({"models": {MODEL: served(ready=False, loading=True)}}, f"is loading {MODEL}", True),
-        ({"models": {MODEL: served(ready=False, unwell="slow")}}, "is slow", True),
+        ({"models": {MODEL: served(ready=False, unwell=Unwell("slow"))}}, "is slow", True),
         ({"state": DeviceState.SUSPECT}, "is SUSPECT", True),
         ({"models": {MODEL: served(ready=False)}}, f"failed to load {MODEL}", False),
         ({"state": DeviceState.DOWN}, "is DOWN", False),
