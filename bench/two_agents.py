@@ -1,12 +1,13 @@
 """Two real agents of which one is slow, or freezes: shoal's router against round robin.
 
-    python -m bench.two_agents --model FILE [--seconds 30] [--rounds 1]
+    python -m bench.two_agents --model FILE [--seconds 40] [--rounds 1]
 
 Each agent has a core and an engine thread of its own (on a machine with two or more).
 
 Throttled: one engine runs a fifth of the time. A closed loop of 16 clients, routed by shoal,
 then in turn to one and the other (the request names the device), then in fixed splits of the
-clients, of which the best is the ideal. Tokens count that came within the measured time.
+clients, of which the best is the ideal. Tokens count that came within the measured time. The
+warm-up lets the first answers of the slowed engine come, from which the router learns.
 
 Frozen: 24 requests at once; a second later one whole device (agent and engine) gets SIGSTOP,
 then, in a second run, its engine alone. A client whose stream is lost asks again. Compared
@@ -205,8 +206,8 @@ def main() -> None:
     """Parse arguments, run, write bench/results/two_agents.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=30.0, help="measured, of each loop")
-    parser.add_argument("--warm", type=float, default=10.0, help="seconds before, not measured")
+    parser.add_argument("--seconds", type=float, default=40.0, help="measured, of each loop")
+    parser.add_argument("--warm", type=float, default=30.0, help="seconds before, not measured")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer, throttled")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--part", choices=("both", "frozen", "throttled"), default="both")
