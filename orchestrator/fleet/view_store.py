@@ -32,6 +32,8 @@ class Reservation:
     device_id: DeviceId
     model: str
     prompt_tokens: int
+    # Unix ms.
+    sent_ms: float = 0.0
 
 
 class ViewStore:
@@ -45,6 +47,7 @@ class ViewStore:
         self._views: dict[DeviceId, DeviceView] = {}
         self._in_flight: dict[DeviceId, dict[str, int]] = {}
         self._prefill: dict[DeviceId, dict[str, int]] = {}
+        self._since: dict[DeviceId, dict[str, tuple[float, ...]]] = {}
         # Why devices get no requests for a model, by model name.
         self._unwell: dict[DeviceId, dict[str, Unwell]] = {}
         self._version = 0
@@ -78,6 +81,7 @@ class ViewStore:
                 models=models,
                 in_flight=dict(self._in_flight.get(device_id, {})),
                 in_flight_prefill_tokens=dict(self._prefill.get(device_id, {})),
+                in_flight_since=dict(self._since.get(device_id, {})),
             )
         )
 
@@ -150,6 +154,9 @@ class ViewStore:
         """Count a request that is being sent to the device."""
         _add(self._in_flight, reservation.device_id, reservation.model, 1)
         _add(self._prefill, reservation.device_id, reservation.model, reservation.prompt_tokens)
+        by_model = self._since.setdefault(reservation.device_id, {})
+        since = by_model.get(reservation.model, ())
+        by_model[reservation.model] = (*since, reservation.sent_ms)
         self._show_reservations(reservation.device_id)
 
     def end_prefill(self, reservation: Reservation) -> None:
@@ -160,6 +167,10 @@ class ViewStore:
     def release(self, reservation: Reservation, *, prefill_ended: bool) -> None:
         """The request ended on the device, or never reached it."""
         _add(self._in_flight, reservation.device_id, reservation.model, -1)
+        by_model = self._since[reservation.device_id]
+        since = list(by_model[reservation.model])
+        since.remove(reservation.sent_ms)
+        by_model[reservation.model] = tuple(since)
         self._discount_report(reservation)
         if not prefill_ended:
             _add(

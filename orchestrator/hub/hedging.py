@@ -163,7 +163,7 @@ class Hedges:
             return
         prediction = chosen.prediction
         num_tokens = prediction.prompt_tokens - prediction.cached_tokens if prediction else 0
-        reservation = Reservation(chosen.device_id, active.route.model, num_tokens)
+        reservation = Reservation(chosen.device_id, active.route.model, num_tokens, unix_ms)
         self._views.reserve(reservation)
         waited_ms = now_ms - active.sent_ms
         active.hedge = Hedge(

@@ -124,6 +124,7 @@ class Placer:
             device_id,
             active.route.model,
             prediction.prompt_tokens - prediction.cached_tokens if prediction else 0,
+            self._clock.unix_ms(),
         )
         self._views.reserve(active.reservation)
         if active.entry is not None:

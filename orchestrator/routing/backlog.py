@@ -32,10 +32,12 @@ def backlog_of(
     request: RouteRequest,
     estimator: Estimator,
     devices: Sequence[DeviceView],
+    now_ms: float,
+    *,
     of: int | None = None,
 ) -> Backlog:
     """The backlog by these devices, which stand for `of` like them (None: they are all)."""
-    expected = estimator.expect(request)
+    expected = estimator.expect(request, now_ms)
     places_per_ms, ttft_ms = 0.0, 0.0
     eligible = [d for d in devices if why_ineligible(request, d, frozenset()) is None]
     asked = eligible[:: 1 + len(eligible) // MAX_ASKED]

@@ -54,6 +54,8 @@ class Expected:
     prompt_tokens: int
     completion_tokens: float
     others_completion_tokens: float
+    # Unix ms; 0: not known, and so not how long the others have run.
+    now_ms: float = 0.0
 
 
 class Learned:
@@ -116,11 +118,11 @@ class Estimator:
         expected = SEED_COMPLETION_TOKENS if learned is None else learned.value
         return max(1.0, expected if max_tokens is None else min(expected, max_tokens))
 
-    def expect(self, request: RouteRequest) -> Expected:
+    def expect(self, request: RouteRequest, now_ms: float = 0.0) -> Expected:
         """The part of a prediction that is the same for all devices."""
         mean = self.completion_tokens(request.model, None)
         own = mean if request.max_tokens is None else max(1.0, min(mean, request.max_tokens))
-        return Expected(self.prompt_tokens(request), own, mean)
+        return Expected(self.prompt_tokens(request), own, mean, now_ms)
 
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """What the request would meet on the device as the view shows it."""
@@ -171,9 +173,15 @@ class Estimator:
         prefill_ms = (backlog_tokens + own_tokens) * prefill_ms_per_token
         ttft_ms = prefill_ms + tpot_ms
         if occupancy >= slots:
-            # All slots taken: one comes free every (output length * TPOT / slots) ms.
+            # All slots taken: one comes free every (output length * TPOT / slots) ms, but
+            # after a burst not before the oldest have had the time for their output.
             ahead = occupancy - slots + 1
-            ttft_ms += ahead * expected.others_completion_tokens * tpot_ms / batch
+            whole_ms = expected.others_completion_tokens * tpot_ms
+            wait_ms = ahead * whole_ms / batch
+            since = device.in_flight_since.get(model.name, ())
+            if expected.now_ms and ahead <= slots and ahead <= len(since):
+                wait_ms = max(wait_ms, since[ahead - 1] + whole_ms - expected.now_ms)
+            ttft_ms += wait_ms
         if learned is not None and learned.joules.num_observations:
             power_w, estimated = _reference_power_w(device), learned.joules_estimated
         else:

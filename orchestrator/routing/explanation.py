@@ -8,7 +8,7 @@ from orchestrator.fleet.view import DeviceState, DeviceView
 from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing.decision import Candidate, Decision, Rejection, RejectionKind
 from orchestrator.routing.estimator import Estimator
-from orchestrator.routing.scoring import Contender, free_classes, why_lost
+from orchestrator.routing.scoring import SLO_CONFIDENT, Contender, free_classes, why_lost
 from orchestrator.routing.tree import branch_text, class_order
 from shoal.errors import Foreseen, Reason, ShoalError
 
@@ -74,10 +74,12 @@ def unreachable(request: RouteRequest, best: Contender) -> ShoalError:
         for name, value in (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms))
         if value is not None
     ]
-    excess_ms = 0.0 if slo.ttft_ms is None else best.ttft_ms - slo.ttft_ms
+    excess_ms = 0.0 if slo.ttft_ms is None else best.ttft_ms - SLO_CONFIDENT * slo.ttft_ms
+    surely = " surely" if best.meets_slo else ""
     return ShoalError(
         Reason.SLO_UNREACHABLE,
-        f"no device is predicted to meet {' and '.join(stated)}: {best.device.name}, the best,"
+        f"no device is predicted to meet {' and '.join(stated)}{surely}:"
+        f" {best.device.name}, the best,"
         f" has TTFT {best.ttft_ms:.0f} ms and TPOT {best.tpot_ms:.1f} ms;"
         " ask for less or try again later",
         param="shoal.slo",

@@ -30,7 +30,7 @@ from orchestrator.routing.explanation import (
     unreachable,
 )
 from orchestrator.routing.prefixes import PrefixMemory
-from orchestrator.routing.scoring import Contender, Scale, ranked
+from orchestrator.routing.scoring import SLO_CONFIDENT, Contender, Scale, ranked
 from orchestrator.routing.tree import class_order, tier_for
 from shoal.errors import ShoalError
 
@@ -79,7 +79,7 @@ class Router:
         considered = Considered(
             request,
             exclude,
-            expected := self._estimator.expect(request),
+            expected := self._estimator.expect(request, now_ms),
             Scale(request, expected.completion_tokens),
             self._prefixes.cached_bytes(request.model, hints, now_ms) if hints else {},
         )
@@ -98,11 +98,11 @@ class Router:
     def backlog(self, request: RouteRequest, view: FleetView, now_ms: float) -> Backlog:
         """What a request has to expect that waits for one of the devices that are full."""
         if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
-            return backlog_of(request, self._estimator, list(view.devices.values()))
+            return backlog_of(request, self._estimator, list(view.devices.values()), now_ms)
         serving = self._index.serving(view, request.model, now_ms)
         ids = list(chain.from_iterable(serving.values()))
         drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
-        return backlog_of(request, self._estimator, drawn, of=len(ids))
+        return backlog_of(request, self._estimator, drawn, now_ms, of=len(ids))
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request."""
@@ -238,11 +238,17 @@ class Router:
         request = considered.request
         if not best_first:
             return failure_of(request, considered.devices, considered.ruled_out, self._estimator)
-        if best_first[0].meets_slo:
+        if best_first[0].meets_slo and _may_promise(request, best_first[0]):
             return None
         stated = request.on_slo_miss
         wanted = self._on_slo_miss if stated is SloMiss.UNSTATED else stated
         return unreachable(request, best_first[0]) if wanted is SloMiss.REFUSE else None
+
+
+def _may_promise(request: RouteRequest, best: Contender) -> bool:
+    """Whether a TTFT that is predicted to be met will be: waits for a slot vary the most."""
+    ttft_ms = request.slo.ttft_ms
+    return best.free_slot or ttft_ms is None or best.ttft_ms <= SLO_CONFIDENT * ttft_ms
 
 
 def _holders(considered: Considered, devices: Mapping[DeviceId, DeviceView]) -> list[DeviceView]:

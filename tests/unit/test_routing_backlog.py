@@ -52,3 +52,28 @@ def test_first_token_is_predicted_for_the_place_that_comes_free():
     predicted = Router().backlog(REQUEST, fleet(full("a")), 0).ttft_ms
     free = Router().route(REQUEST, fleet(device("a")), now_ms=0).chosen.prediction.ttft_ms
     assert predicted > free > 0
+
+
+def ttft_ms(*since, now_ms, occupied=None):
+    view = replace(
+        device("a"),
+        in_flight={MODEL: len(since) if occupied is None else occupied},
+        in_flight_since={MODEL: since},
+    )
+    router = Router()
+    return router.route(REQUEST, fleet(view), now_ms=now_ms).chosen.prediction.ttft_ms
+
+
+def test_after_a_burst_no_slot_comes_free_before_the_oldest_had_time_for_its_output():
+    just_begun = ttft_ms(1e6, 1e6, 1e6, 1e6, now_ms=1e6 + 10)
+    half_done = ttft_ms(1e6, 1e6, 1e6, 1e6, now_ms=1e6 + 1_000)
+    spread = ttft_ms(1e6 - 5_000, 1e6, 1e6, 1e6, now_ms=1e6 + 10)
+    assert just_begun - half_done == pytest.approx(990)
+    # The oldest is about to end: the mean pace counts, as for requests of unknown age.
+    assert spread == ttft_ms(now_ms=1e6 + 10, occupied=4) < half_done
+
+
+def test_second_in_line_waits_for_the_second_oldest():
+    first = ttft_ms(1e6 - 1_000, 1e6, 1e6, 1e6, now_ms=1e6)
+    second = ttft_ms(1e6 - 1_000, 1e6, 1e6, 1e6, 1e6, now_ms=1e6)
+    assert second - first == pytest.approx(1_000)

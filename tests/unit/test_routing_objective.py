@@ -108,6 +108,21 @@ def test_request_says_itself_whether_it_is_refused_and_is_told_the_figures():
     assert route(fleet(ARM, NPU), strict, slo=slo, on_slo_miss=SloMiss.BEST_EFFORT).ranked
 
 
+def test_busy_device_that_would_only_just_meet_the_first_token_is_not_promised():
+    busy = device("a", in_flight={MODEL: 4})
+    ttft_ms = chosen_of(busy).ttft_ms
+    wish = {"on_slo_miss": SloMiss.REFUSE}
+    assert route(fleet(busy), slo=Slo(ttft_ms=ttft_ms / SLO_CONFIDENT + 1), **wish).ranked
+    refused = route(fleet(busy), slo=Slo(ttft_ms=ttft_ms / SLO_CONFIDENT - 1), **wish)
+    assert "surely" in refused.failure.message
+    free = device("a", in_flight={MODEL: 3})
+    assert route(fleet(free), slo=Slo(ttft_ms=chosen_of(free).ttft_ms + 1), **wish).ranked
+
+
+def chosen_of(view):
+    return route(fleet(view)).chosen.prediction
+
+
 def test_router_that_refuses_serves_what_can_be_met():
     router = Router(on_slo_miss=SloMiss.REFUSE)
     assert chosen(route(fleet(ARM, NPU), router, slo=Slo(tpot_ms=20.0))) == "npu"
