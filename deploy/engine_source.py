@@ -1,16 +1,18 @@
-"""llama-cpp-python's source release, with the changes that batch invariance needs.
+"""llama-cpp-python's source release, with the attention that cut and batch invariance need.
 
-llama.cpp splits the attention of a lone sequence with 512 or more KV cells over
-its threads, and does not in a batch of several (`use_split_kv_path` in
-ggml-cpu/ops.cpp). The two round differently, so that a text would depend on what
-else runs. Built with this change, a sequence is computed alike alone and in a
-batch. An unchanged library works too: the engine measures the difference at load
-and then decodes long sequences one by one, which is exact and slower.
+llama.cpp's CPU attention has three algorithms that round differently: one for a
+lone token with 512 or more KV cells, one for fewer than 64 rows, one for more. So
+a text depends on what else runs and on where its prompt was cut. Built with
+`kernels/row_attention.inc`, every row is computed alike whatever is computed
+beside it; it is also faster for a few rows over many cells (bench/attention.py).
+An unchanged library works too: the engine measures the difference at load, decodes
+long sequences one by one, and reuses only whole blocks.
 """
 
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -27,11 +29,35 @@ class Change:
     new: str
 
 
+_CPU = "vendor/llama.cpp/ggml/src/ggml-cpu"
+# Copied beside the sources that include them.
+KERNELS = (Path(__file__).parent / "kernels" / "row_attention.inc",)
 CHANGES = (
     Change(
-        "vendor/llama.cpp/ggml/src/ggml-cpu/ops.cpp",
-        "const bool use_split_kv_path = !use_ref && ",
-        "const bool use_split_kv_path = false && !use_ref && ",
+        f"{_CPU}/ops.cpp",
+        "void ggml_compute_forward_flash_attn_ext(\n",
+        '#include "row_attention.inc"\n\nvoid ggml_compute_forward_flash_attn_ext(\n',
+    ),
+    Change(
+        f"{_CPU}/ops.cpp",
+        "                // uses F32 accumulators\n",
+        "                if (!params->use_ref && "
+        "shoal::computes(dst->src[0], dst->src[1], dst->src[2])) {\n"
+        "                    shoal::row_attention(params, dst);\n"
+        "                    break;\n"
+        "                }\n"
+        "                // uses F32 accumulators\n",
+    ),
+    Change(
+        f"{_CPU}/ops.h",
+        "void ggml_compute_forward_flash_attn_ext(",
+        "size_t shoal_row_attention_bytes(const struct ggml_tensor * node, int threads);\n"
+        "void ggml_compute_forward_flash_attn_ext(",
+    ),
+    Change(
+        f"{_CPU}/ggml-cpu.c",
+        "cur += MAX(prefill, decode);",
+        "cur += MAX(MAX(prefill, decode), shoal_row_attention_bytes(node, n_tasks));",
     ),
 )
 
@@ -42,7 +68,8 @@ class SourceChangedError(Exception):
 
 def changes_digest() -> str:
     """Hex digest that is part of a built wheel's cache key."""
-    text = "\n".join(part for change in CHANGES for part in (change.path, change.old, change.new))
+    parts = [part for change in CHANGES for part in (change.path, change.old, change.new)]
+    text = "\n".join([*parts, *(kernel.read_text() for kernel in KERNELS)])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -65,6 +92,8 @@ def unpack_changed(package: str, version: str, folder: Path) -> Path:
     source = folder / archive.name.removesuffix(".tar.gz")
     for change in CHANGES:
         apply(source, change)
+    for kernel in KERNELS:
+        shutil.copy(kernel, source / _CPU)
     return source
 
 

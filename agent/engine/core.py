@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agent.engine.meter import SpeedMeter
-from agent.engine.output import FinishReason, Load, SampledToken, Update
+from agent.engine.output import FinishReason, Load, SampledToken, Update, joined
 from agent.engine.prefixes import PrefixStore
 from agent.engine.request import GenerationRequest, RequestKey
 from agent.engine.runner import DecodeItem, Runner
@@ -42,6 +42,8 @@ class EngineCore:
         self._prefixes = prefixes
         self._prefill_tokens_per_s = prefill_tokens_per_s
         self._updates: list[Update] = []
+        # How many of them are text of running streams and may wait for more.
+        self._num_patient = 0
         self._counters: Counter[str] = Counter()
         self._prefill_meter = SpeedMeter()
         self._decode_meter = SpeedMeter()
@@ -70,10 +72,18 @@ class EngineCore:
         if self._prefixes is not None:
             self._prefixes.close()
 
+    @property
+    def frame_interval_s(self) -> float:
+        """For how long the present updates may wait for more; 0: tell them now."""
+        if len(self._updates) > self._num_patient or not self._scheduler.running:
+            return 0.0
+        return self._scheduler.frame_interval_s
+
     def take_updates(self) -> list[Update]:
-        """The updates since the last call, in order; the caller owns them."""
+        """The updates since the last call, a stream's text joined; the caller owns them."""
         updates, self._updates = self._updates, []
-        return updates
+        may_join, self._num_patient = self._num_patient > 0, 0
+        return joined(updates) if may_join else updates
 
     def submit(self, request: GenerationRequest) -> None:
         """Queue a request, or report its refusal as a failed update."""
@@ -217,6 +227,7 @@ class EngineCore:
             self._finish(sequence, FinishReason.LENGTH, text + tail, tokens + last_tokens)
         elif text or tokens:
             self._updates.append(Update(request.key, text=text, tokens=tokens))
+            self._num_patient += len(sequence.generated) > 1
 
     def _finish(
         self,

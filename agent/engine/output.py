@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from agent.engine.request import RequestKey
@@ -80,6 +80,27 @@ class Update:
     def is_terminal(self) -> bool:
         """True for the last update of its request."""
         return self.finished is not None or self.failed is not None
+
+
+def joined(updates: list[Update]) -> list[Update]:
+    """The same news with one update for each run of a request's text, its end included."""
+    result: list[Update] = []
+    places: dict[RequestKey, int] = {}
+    for update in updates:
+        place = places.get(update.key)
+        if place is None or update.prompt_tokens is not None:
+            places[update.key] = len(result)
+            result.append(update)
+            continue
+        earlier = result[place]
+        result[place] = replace(
+            earlier,
+            text=earlier.text + update.text,
+            tokens=earlier.tokens + update.tokens,
+            finished=update.finished,
+            failed=update.failed,
+        )
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ class Scheduler:
         """Sequences in the queue, the next to run first."""
         return tuple(sequence for _, sequence in self._waiting)
 
+    @property
+    def frame_interval_s(self) -> float:
+        """For how long new text may wait for more to be sent with it."""
+        return self._policy.frame_interval_s(len(self._sequences))
+
     def find(self, key: RequestKey) -> Sequence | None:
         """The sequence of a request that has not ended."""
         return self._sequences.get(key)

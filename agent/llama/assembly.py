@@ -21,7 +21,12 @@ from agent.hardware.memory import read_memory
 from agent.kv.budget import LIVE_SHARE_OF_AVAILABLE, default_context_tokens
 from agent.llama.context import ContextShape, LlamaRunner
 from agent.llama.library import open_library
-from agent.llama.measure import MeasuredSpeed, find_decode_alone_from, measure_speed
+from agent.llama.measure import (
+    MeasuredSpeed,
+    find_decode_alone_from,
+    is_cut_invariant,
+    measure_speed,
+)
 from agent.llama.model import Model, ModelUnusableError, file_sha256
 from agent.llama.prefixes import NotCachedError, open_prefixes
 from agent.llama.prepare import PromptLimits, RequestPreparer
@@ -73,6 +78,7 @@ class Assembly:
                     below_position=self._runner.decode_alone_from,
                     reason="this build of llama.cpp rounds differently in batches",
                 )
+            self._runner.cut_invariant = is_cut_invariant(self._runner)
         if config.measure:
             self._speed = measure_speed(self._runner)
         policy = BatchingPolicy(config.batch_threshold, config.throughput_chunks)

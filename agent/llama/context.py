@@ -74,6 +74,8 @@ class LlamaRunner:
         self._blob = bytearray()
         # Position from which a sequence is decoded in a call of its own; None: never.
         self.decode_alone_from: int | None = None
+        # Whether KV does not depend on where prefill was cut: any prefix can be reused.
+        self.cut_invariant = False
 
     @property
     def slots(self) -> int:

@@ -54,6 +54,7 @@ class EngineLoop:
             daemon=True,
         )
         self._next_load_s = 0.0
+        self._last_frame_s = 0.0
         self.ready: Future[None] = Future()
 
     def start(self) -> None:
@@ -114,8 +115,12 @@ class EngineLoop:
         return not self._stopping
 
     def _publish(self, core: EngineCore) -> None:
-        updates = core.take_updates()
         now_s = time.monotonic()
+        updates = []
+        if now_s >= self._last_frame_s + core.frame_interval_s:
+            updates = core.take_updates()
+        if updates:
+            self._last_frame_s = now_s
         load = None
         if now_s >= self._next_load_s or (updates and not core.has_work):
             self._next_load_s = now_s + LOAD_INTERVAL_S

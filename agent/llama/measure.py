@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import dataclass
 
@@ -110,6 +111,29 @@ def find_decode_alone_from(runner: LlamaRunner) -> int | None:
     runner.clear(0)
     runner.clear(1)
     return limit
+
+
+def is_cut_invariant(runner: LlamaRunner) -> bool:
+    """Whether a prompt's KV and logits do not depend on where its prefill is cut.
+
+    True with deploy/kernels/row_attention.inc; stock llama.cpp computes 64 rows and
+    more by another algorithm than fewer. Compares whole chunks with chunks cut where
+    each algorithm would be chosen, up to a chunk of one token as decode computes it.
+    """
+    count = min(2 * BLOCK_TOKENS, runner.context_tokens - 1)
+    tokens = probe_tokens(runner, count)
+    whole = [*range(0, count, BLOCK_TOKENS), count]
+    cut = sorted({*whole, 30, 31, 97, count - 70, count - 1} & set(range(count + 1)))
+    runner.start(0, _GREEDY, ())
+    states = []
+    for ends in (whole, cut):
+        runner.truncate(0, 0)
+        for start, end in itertools.pairwise(ends):
+            runner.prefill(0, tokens[start:end], start, want_token=True)
+        states.append((runner.logits(1)[0].copy(), bytes(runner.state_get(0))))
+    runner.clear(0)
+    (logits, state), (cut_logits, cut_state) = states
+    return state == cut_state and bool(np.array_equal(logits, cut_logits))
 
 
 def _is_invariant_at(runner: LlamaRunner, position: int, token: int) -> bool:
