@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from agent.config import BLOCK_TOKENS
 from agent.engine.policy import BatchingPolicy
+from agent.engine.prefill_order import PrefillOrder
 from agent.engine.request import RequestKey
 from agent.engine.sequence import Phase, Sequence
 from shoal.errors import Reason, ShoalError
@@ -58,6 +59,7 @@ class Scheduler:
         self._running: list[Sequence] = []  # in the order in which they got a slot
         self._arrivals = 0
         self._chunks_since_decode = 0
+        self._order = PrefillOrder()
 
     @property
     def num_waiting(self) -> int:
@@ -151,7 +153,7 @@ class Scheduler:
             chunks_since_decode=self._chunks_since_decode,
         ):
             self._chunks_since_decode += 1
-            sequence = prefilling[0]
+            sequence = self._order.take(prefilling)
             start = sequence.num_computed
             boundary = (start // BLOCK_TOKENS + 1) * BLOCK_TOKENS
             return PrefillChunk(sequence, start, min(boundary, sequence.num_prompt))
