@@ -19,10 +19,10 @@ class BatchingPolicy:
     threshold: int = 4
     throughput_chunks: int = 4
     # A fast stream's tokens leave together, at most so far apart: each frame costs every
-    # hop about as much as a small model's token. 50 and 20 frames a second look smooth;
+    # hop about as much as a small model's token. 20 and 10 frames a second look smooth;
     # a first token, an end and an error never wait.
-    latency_frame_s: float = 0.02
-    throughput_frame_s: float = 0.05
+    latency_frame_s: float = 0.05
+    throughput_frame_s: float = 0.1
 
     def chunks_between_decodes(self, num_concurrent: int) -> int:
         """Prefill chunks that may run before running streams get their next token."""
