@@ -3,25 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 
-from agent.engine.meter import SpeedMeter
+from agent.engine.meter import Clocks, SpeedMeter
 from agent.engine.output import FinishReason, Load, SampledToken, Update, joined
+from agent.engine.preemption import PROGRESS_TOKENS, Parking
 from agent.engine.prefixes import PrefixStore
 from agent.engine.request import GenerationRequest, RequestKey
 from agent.engine.runner import DecodeItem, Runner
 from agent.engine.scheduler import DecodeStep, PrefillChunk, Scheduler
 from agent.engine.sequence import Phase, Sequence
 from shoal.errors import Reason, ShoalError, invalid
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Sources of time, in seconds: one that never jumps, and Unix time for deadlines."""
-
-    monotonic: Callable[[], float]
-    unix: Callable[[], float]
 
 
 class EngineCore:
@@ -45,6 +36,7 @@ class EngineCore:
         # How many of them are text of running streams and may wait for more.
         self._num_patient = 0
         self._counters: Counter[str] = Counter()
+        self._parking = None if prefixes is None else Parking(runner, prefixes, self._counters)
         self._prefill_meter = SpeedMeter()
         self._decode_meter = SpeedMeter()
         self._compute_s = 0.0
@@ -61,7 +53,9 @@ class EngineCore:
     def can_compute(self) -> bool:
         """True when a step would do something now; False while all wait for prefixes."""
         scheduler = self._scheduler
-        return bool(scheduler.running) or any(s.phase is Phase.WAITING for s in scheduler.waiting)
+        return bool(scheduler.running) or any(
+            s.phase is not Phase.RESTORING for s in scheduler.waiting
+        )
 
     def next_deadline_s(self) -> float | None:
         """When, on the monotonic clock, a step is due though nothing can be computed."""
@@ -130,6 +124,7 @@ class EngineCore:
             self._prefixes.settle()
         for sequence in self._scheduler.take_startable(self._may_start):
             self._start(sequence)
+        self._preempt()
         step = self._scheduler.next_step()
         if isinstance(step, PrefillChunk):
             self._prefill(step)
@@ -164,13 +159,27 @@ class EngineCore:
         return self._prefixes.prepare(sequence, lately or self._prefill_tokens_per_s)
 
     def _start(self, sequence: Sequence) -> None:
-        if sequence.slot is None:
-            raise AssertionError("a started sequence holds a slot")
-        sequence.started_s = self._clocks.monotonic()
-        self._runner.start(sequence.slot, sequence.request.sampling, sequence.request.prompt)
-        if self._prefixes is not None:
-            self._prefixes.restore(sequence)
-            self._counters["prompt_tokens_cached"] += sequence.num_computed
+        now_s = self._clocks.monotonic()
+        if self._parking is not None and sequence.sampler is not None:
+            if not self._parking.resume(sequence, now_s):
+                self._fail(sequence, Reason.ENGINE_CRASHED, "the paused request's state is lost")
+                return
+        else:
+            sequence.started_s = now_s
+            self._runner.start(_slot(sequence), sequence.request.sampling, sequence.request.prompt)
+            if self._prefixes is not None:
+                self._prefixes.restore(sequence)
+                self._counters["prompt_tokens_cached"] += sequence.num_computed
+        sequence.parkable_from = sequence.num_computed + PROGRESS_TOKENS
+
+    def _preempt(self) -> None:
+        """At most one a step: parking takes milliseconds, for which running streams wait."""
+        if self._parking is None:
+            return
+        found = self._scheduler.find_preemption(self._may_start)
+        if found is not None and self._parking.park(found.victim, self._clocks.monotonic()):
+            self._scheduler.displace(found)
+            self._start(found.urgent)
 
     def _prefill(self, chunk: PrefillChunk) -> None:
         sequence = chunk.sequence
@@ -251,6 +260,8 @@ class EngineCore:
     def _end(self, sequence: Sequence) -> None:
         if self._prefixes is not None:
             self._prefixes.end(sequence)
+        if sequence.sampler is not None:
+            sequence.sampler.close()
         if sequence.slot is not None:
             self._runner.clear(sequence.slot)
         self._scheduler.remove(sequence)
@@ -263,12 +274,14 @@ class EngineCore:
         for sequence in (*self._scheduler.running, *self._scheduler.waiting):
             deadline = sequence.request.deadline_unix_s
             if deadline is not None and now_unix_s > deadline:
-                error = ShoalError(
-                    Reason.DEADLINE_EXCEEDED, "the request's deadline passed before it was done"
-                )
-                self._updates.append(Update(sequence.request.key, failed=error))
                 self._counters["requests_expired"] += 1
-                self._end(sequence)
+                text = "the request's deadline passed before it was done"
+                self._fail(sequence, Reason.DEADLINE_EXCEEDED, text)
+
+    def _fail(self, sequence: Sequence, reason: Reason, text: str) -> None:
+        failed = ShoalError(reason, text)
+        self._updates.append(Update(sequence.request.key, failed=failed))
+        self._end(sequence)
 
     def _retry_after_ms(self) -> int:
         rounds = 1 + self._scheduler.num_waiting / max(1, self._runner.slots)

@@ -1,11 +1,21 @@
-"""Speed over the last few seconds of work."""
+"""Clocks, and speed over the last few seconds of work."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 
 # Long enough to smooth single steps, short enough to follow a change of load.
 WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Sources of time, in seconds: one that never jumps, and Unix time for deadlines."""
+
+    monotonic: Callable[[], float]
+    unix: Callable[[], float]
 
 
 class SpeedMeter:

@@ -38,6 +38,7 @@ class FinishReason(StrEnum):
 class Timings:
     """Durations of one request at this engine, in ms; `mean_batch` in sequences.
 
+    `queue_ms` and `total_ms` include, `prefill_ms` and `tpot_ms` exclude being parked.
     `compute_ms`: its share of computing, its own prefills and each decode step / batch.
     `busy_ms`: what the engine computed for anybody between its arrival and its end.
     """

@@ -41,6 +41,16 @@ class PrefixStore(Protocol):
     def end(self, sequence: Sequence) -> None:
         """Forget a sequence in whatever phase; its slot, if any, is not emptied yet."""
 
+    def park(self, sequence: Sequence) -> bool:
+        """Keep the whole KV of a running sequence elsewhere; False: there is no room.
+
+        The slot is not emptied. Of an interrupted prefill all whole blocks leave, and
+        whoever waits for the rest computes it.
+        """
+
+    def resume(self, sequence: Sequence) -> bool:
+        """Put a parked sequence's KV into its new slot; False: it is lost, the slot empty."""
+
     def next_deadline_s(self) -> float | None:
         """When, on the monotonic clock, `settle` must run though nothing woke the loop."""
 
@@ -59,6 +69,7 @@ class CachedPrefixes:
         self._numbers = itertools.count(1)
         self._keys: dict[Sequence, SeqKey] = {}
         self._not_ready: set[SeqKey] = set()
+        self._parked: dict[Sequence, SeqKey] = {}
         # Sequences with a computed chunk whose blocks may have to leave; in order.
         self._computed: dict[Sequence, None] = {}
 
@@ -109,6 +120,9 @@ class CachedPrefixes:
 
     def end(self, sequence: Sequence) -> None:
         """See PrefixStore. What an interrupted prefill has computed is kept."""
+        parked = self._parked.pop(sequence, None)
+        if parked is not None:
+            self._cache.close(parked)
         key = self._keys.get(sequence)
         if key is None:
             return
@@ -118,6 +132,23 @@ class CachedPrefixes:
         del self._keys[sequence]
         self._not_ready.discard(key)
         self._cache.close(key)
+
+    def park(self, sequence: Sequence) -> bool:
+        """See PrefixStore."""
+        key = SeqKey(next(self._numbers))
+        if sequence.slot is None or not self._cache.park(key, sequence.slot):
+            return False
+        if sequence.phase is Phase.PREFILL:
+            self.end(sequence)
+        self._parked[sequence] = key
+        return True
+
+    def resume(self, sequence: Sequence) -> bool:
+        """See PrefixStore."""
+        key = self._parked.pop(sequence, None)
+        return (
+            key is not None and sequence.slot is not None and self._cache.resume(key, sequence.slot)
+        )
 
     def next_deadline_s(self) -> float | None:
         """See PrefixStore."""

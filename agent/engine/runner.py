@@ -21,6 +21,13 @@ class DecodeItem(NamedTuple):
     token: int
 
 
+class Sampler(Protocol):
+    """A request's sampler between two slots: its random state and what it counted."""
+
+    def close(self) -> None:
+        """Free it; only for one that comes back into no slot."""
+
+
 class Runner(Protocol):
     """Computes for `slots` independent sequences; only ever called by one thread.
 
@@ -48,6 +55,12 @@ class Runner(Protocol):
 
     def clear(self, slot: int) -> None:
         """Empty the slot's KV and free its sampler."""
+
+    def detach(self, slot: int) -> Sampler:
+        """Empty the slot's KV and give its sampler out, as it stands."""
+
+    def attach(self, slot: int, sampler: Sampler) -> None:
+        """Empty the slot's KV and give it a detached sampler."""
 
     def state_get(self, slot: int) -> memoryview:
         """The sequence's KV as llama.cpp's own blob; valid until the next call."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from agent.config import BLOCK_TOKENS
 from agent.engine.policy import BatchingPolicy
+from agent.engine.preemption import Preemption, find_preemption
 from agent.engine.prefill_order import PrefillOrder
 from agent.engine.request import RequestKey
 from agent.engine.sequence import Phase, Sequence
@@ -54,8 +55,8 @@ class Scheduler:
         # Lowest first: neighbouring slots are decoded in one piece (see DecodeStep).
         self._free_slots = list(range(slots))
         self._sequences: dict[RequestKey, Sequence] = {}
-        # ((-priority, arrival number), sequence), next to run first.
-        self._waiting: list[tuple[tuple[int, int], Sequence]] = []
+        # ((-priority, 0 if parked else 1, arrival number), sequence), next to run first.
+        self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
         self._running: list[Sequence] = []  # in the order in which they got a slot
         self._arrivals = 0
         self._chunks_since_decode = 0
@@ -100,10 +101,7 @@ class Scheduler:
                 f"the engine's queue is full ({self._max_waiting} requests wait); try again later",
                 retry_after_ms=retry_after_ms,
             )
-        self._arrivals += 1
-        entry = ((-sequence.request.priority, self._arrivals), sequence)
-        place = bisect.bisect(self._waiting, entry[0], key=lambda waiting: waiting[0])
-        self._waiting.insert(place, entry)
+        place = self._queue(sequence)
         self._sequences[sequence.request.key] = sequence
         return max(0, place + 1 - len(self._free_slots))
 
@@ -121,10 +119,8 @@ class Scheduler:
             sequence = entry[1]
             if not self._free_slots:
                 kept.append(entry)
-            elif may_start(sequence):
-                sequence.slot = heapq.heappop(self._free_slots)
-                sequence.phase = Phase.PREFILL
-                self._running.append(sequence)
+            elif sequence.phase is Phase.PARKED or may_start(sequence):
+                self._place(sequence)
                 started.append(sequence)
             else:
                 sequence.phase = Phase.RESTORING
@@ -132,15 +128,38 @@ class Scheduler:
         self._waiting = kept
         return started
 
+    def find_preemption(self, may_start: Callable[[Sequence], bool]) -> Preemption | None:
+        """Who has to leave a slot for whom now; None: a slot is free, or nobody has to."""
+        if self._free_slots or not self._waiting:
+            return None
+
+        def may_start_now(sequence: Sequence) -> bool:
+            if sequence.phase is Phase.PARKED or may_start(sequence):
+                return True
+            sequence.phase = Phase.RESTORING
+            return False
+
+        return find_preemption(self._running, self.waiting, may_start_now)
+
+    def displace(self, preemption: Preemption) -> None:
+        """Give the victim's slot to the urgent one; the victim waits, parked.
+
+        It is the next of its priority to get a slot.
+        """
+        victim, urgent = preemption.victim, preemption.urgent
+        self._give_up_place(victim)
+        victim.phase = Phase.PARKED
+        self._leave_queue(urgent)
+        self._place(urgent)
+        self._queue(victim)
+
     def remove(self, sequence: Sequence) -> None:
         """End the sequence wherever it stands; its slot is free at once."""
         del self._sequences[sequence.request.key]
         if sequence.slot is None:
-            self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
+            self._leave_queue(sequence)
         else:
-            self._running.remove(sequence)
-            heapq.heappush(self._free_slots, sequence.slot)
-            sequence.slot = None
+            self._give_up_place(sequence)
         sequence.phase = Phase.DONE
 
     def next_step(self) -> PrefillChunk | DecodeStep | None:
@@ -175,6 +194,34 @@ class Scheduler:
                 raise AssertionError(f"a running sequence is {sequence.phase}")
             if (sequence.phase is Phase.PREFILL) != (sequence.remaining_prefill > 0):
                 raise AssertionError("phase and computed tokens disagree")
+        for sequence in self.waiting:
+            if sequence.phase not in (Phase.WAITING, Phase.RESTORING, Phase.PARKED):
+                raise AssertionError(f"a waiting sequence is {sequence.phase}")
+            if sequence.slot is not None:
+                raise AssertionError("a waiting sequence holds a slot")
+
+    def _queue(self, sequence: Sequence) -> int:
+        """Put the sequence into the queue; its place there."""
+        self._arrivals += 1
+        is_new = int(sequence.phase is not Phase.PARKED)
+        entry = ((-sequence.request.priority, is_new, self._arrivals), sequence)
+        place = bisect.bisect(self._waiting, entry[0], key=lambda waiting: waiting[0])
+        self._waiting.insert(place, entry)
+        return place
+
+    def _leave_queue(self, sequence: Sequence) -> None:
+        self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
+
+    def _place(self, sequence: Sequence) -> None:
+        sequence.slot = heapq.heappop(self._free_slots)
+        sequence.phase = Phase.PREFILL if sequence.remaining_prefill else Phase.DECODE
+        self._running.append(sequence)
+
+    def _give_up_place(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        if sequence.slot is not None:
+            heapq.heappush(self._free_slots, sequence.slot)
+            sequence.slot = None
 
 
 def _slot_order(sequence: Sequence) -> int:

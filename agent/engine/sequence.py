@@ -8,6 +8,7 @@ from enum import Enum
 from agent.engine.detokenizer import Detokenizer
 from agent.engine.output import Finished, FinishReason, SampledToken, Timings
 from agent.engine.request import GenerationRequest
+from agent.engine.runner import Sampler
 from agent.engine.stops import StopMatcher
 
 
@@ -16,6 +17,7 @@ class Phase(Enum):
 
     WAITING = "waiting"
     RESTORING = "restoring"  # without a slot: its prefix is on its way
+    PARKED = "parked"  # preempted: its KV is in the host tier, its sampler here
     PREFILL = "prefill"
     DECODE = "decode"
     DONE = "done"
@@ -30,6 +32,14 @@ class Sequence:
         self.slot: int | None = None
         # Tokens whose K and V are in the slot; the prompt's first, then generated ones.
         self.num_computed = 0
+        # Computed tokens from which on it may be preempted (again).
+        self.parkable_from = 0
+        # While it is parked: its sampler, and since when.
+        self.sampler: Sampler | None = None
+        self.parked_s: float | None = None
+        # For how long it was parked, before and after its first token.
+        self._parked_before_s = 0.0
+        self._parked_after_s = 0.0
         self.cached_by_tier: Mapping[str, int] = {}
         self.kv_decision = ""
         self.generated: list[int] = []
@@ -65,6 +75,16 @@ class Sequence:
         self.last_token_s = now_s
         self.generated.append(sampled.token)
 
+    def resumed(self, now_s: float) -> None:
+        """Record that it holds a slot again."""
+        if self.parked_s is None:
+            return
+        if self.first_token_s is None:
+            self._parked_before_s += now_s - self.parked_s
+        else:
+            self._parked_after_s += now_s - self.parked_s
+        self.parked_s = None
+
     def finished(self, reason: FinishReason, now_s: float, busy_s: float = 0.0) -> Finished:
         """The summary of a generation that ended at `now_s`.
 
@@ -84,11 +104,13 @@ class Sequence:
         first = self.first_token_s if self.first_token_s is not None else now_s
         last = self.last_token_s if self.last_token_s is not None else first
         later_tokens = len(self.generated) - 1
+        # Being parked is waiting: speeds are learned from the rest.
+        decoding_s = last - first - self._parked_after_s
         return Timings(
-            queue_ms=(started - arrived) * 1e3,
-            prefill_ms=(first - started) * 1e3,
+            queue_ms=(started - arrived + self._parked_before_s) * 1e3,
+            prefill_ms=(first - started - self._parked_before_s) * 1e3,
             ttft_ms=(first - arrived) * 1e3,
-            tpot_ms=(last - first) * 1e3 / later_tokens if later_tokens > 0 else 0.0,
+            tpot_ms=decoding_s * 1e3 / later_tokens if later_tokens > 0 else 0.0,
             total_ms=(now_s - arrived) * 1e3,
             mean_batch=round(self.batch_sum / self.decode_steps) if self.decode_steps else 0,
             kv_decision=self.kv_decision,

@@ -11,7 +11,8 @@ from pathlib import Path
 import structlog
 
 from agent.config import EngineConfig
-from agent.engine.core import Clocks, EngineCore
+from agent.engine.core import EngineCore
+from agent.engine.meter import Clocks
 from agent.engine.policy import BatchingPolicy
 from agent.engine.prefixes import CachedPrefixes
 from agent.engine.runner import RunnerError

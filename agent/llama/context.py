@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from agent.config import BLOCK_TOKENS
 from agent.engine.output import SampledToken
 from agent.engine.request import SamplingParams
-from agent.engine.runner import DecodeItem, RunnerError
+from agent.engine.runner import DecodeItem, RunnerError, Sampler
 from agent.kv.budget import CELL_MULTIPLE
 from agent.llama.batch import Batch
 from agent.llama.model import Model
@@ -37,6 +37,11 @@ class ContextShape:
 class _Slot:
     sampling: SamplingParams
     chain: SamplerChain | None
+
+    def close(self) -> None:
+        """Free the sampler."""
+        if self.chain is not None:
+            self.chain.close()
 
 
 class LlamaRunner:
@@ -126,10 +131,25 @@ class LlamaRunner:
     def clear(self, slot: int) -> None:
         """Empty the slot's KV and free its sampler."""
         state = self._slots[slot]
-        if state is not None and state.chain is not None:
-            state.chain.close()
+        if state is not None:
+            state.close()
         self._slots[slot] = None
         llama.llama_memory_seq_rm(self._memory, slot, -1, -1)
+
+    def detach(self, slot: int) -> Sampler:
+        """Empty the slot's KV and give its sampler out, as it stands."""
+        state, self._slots[slot] = self._slots[slot], None
+        if state is None:
+            raise RunnerError(f"slot {slot} was not started")
+        self.clear(slot)
+        return state
+
+    def attach(self, slot: int, sampler: Sampler) -> None:
+        """Empty the slot's KV and give it a sampler that `detach` gave out."""
+        if not isinstance(sampler, _Slot):
+            raise TypeError("not a sampler of this runner")
+        self.clear(slot)
+        self._slots[slot] = sampler
 
     def truncate(self, slot: int, position: int) -> None:
         """Drop the slot's KV from `position` on."""

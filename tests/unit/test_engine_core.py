@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.config import BLOCK_TOKENS
-from agent.engine.core import Clocks, EngineCore
+from agent.engine.core import EngineCore
+from agent.engine.meter import Clocks
 from agent.engine.output import FinishReason, SampledToken
 from agent.engine.policy import BatchingPolicy
 from agent.engine.request import GenerationRequest, RequestKey, SamplingParams
@@ -21,6 +22,16 @@ from shoal.errors import Reason
 END = 999
 
 
+class RecordedSampler:
+    """Counts how often it was closed."""
+
+    def __init__(self) -> None:
+        self.num_closed = 0
+
+    def close(self) -> None:
+        self.num_closed += 1
+
+
 class RecordingRunner:
     """Says token n as its n-th; checks that KV positions are contiguous."""
 
@@ -29,11 +40,15 @@ class RecordingRunner:
 
     def __init__(self, lengths: dict[int, int] | None = None) -> None:
         self.kv = [0] * self.slots
+        self.samplers: list[RecordedSampler] = []
+        self.held: list[RecordedSampler | None] = [None] * self.slots
         self.calls: list[tuple] = []
         self._lengths = lengths or {}
 
     def start(self, slot: int, sampling: SamplingParams, prompt: Sequence[int]) -> None:
-        self.kv[slot] = 0
+        self.clear(slot)
+        self.held[slot] = RecordedSampler()
+        self.samplers.append(self.held[slot])
 
     def prefill(self, slot, tokens, position, *, want_token):
         assert position == self.kv[slot]
@@ -52,6 +67,20 @@ class RecordingRunner:
 
     def clear(self, slot: int) -> None:
         self.kv[slot] = 0
+        if self.held[slot] is not None:
+            self.held[slot].close()
+        self.held[slot] = None
+
+    def detach(self, slot: int) -> RecordedSampler:
+        sampler, self.held[slot] = self.held[slot], None
+        self.kv[slot] = 0
+        assert sampler is not None
+        return sampler
+
+    def attach(self, slot: int, sampler: RecordedSampler) -> None:
+        assert self.held[slot] is None
+        assert not sampler.num_closed
+        self.held[slot] = sampler
 
     def state_get(self, slot: int) -> memoryview:
         raise NotImplementedError
@@ -287,6 +316,7 @@ def test_any_sequence_of_events_keeps_slots_and_ends_each_request_once(events):
         scheduler.check_integrity()
         updates += core.take_updates()
     updates += run(core)
+    assert all(sampler.num_closed == 1 for sampler in runner.samplers)
     ended = [update.key for update in updates if update.is_terminal]
     assert len(ended) == len(set(ended))
     assert set(keys) - cancelled <= set(ended)

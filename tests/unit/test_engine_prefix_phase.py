@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.config import BLOCK_TOKENS
-from agent.engine.core import Clocks, EngineCore
+from agent.engine.core import EngineCore
+from agent.engine.meter import Clocks
 from agent.engine.policy import BatchingPolicy
 from agent.engine.request import RequestKey
 from agent.engine.scheduler import Scheduler
@@ -45,6 +46,12 @@ class ScriptedStore:
         self.events.append(("end", _name(sequence)))
         if sequence.slot is not None:  # its blocks can still be copied
             assert self._runner.kv[sequence.slot] == sequence.num_computed
+
+    def park(self, sequence: Sequence) -> bool:
+        return False
+
+    def resume(self, sequence: Sequence) -> bool:
+        return False
 
     def next_deadline_s(self) -> float | None:
         return 7.0 if self.late else None
