@@ -118,7 +118,8 @@ class Orchestrator:
         haproxy_dir = self._sockets_dir / "haproxy"
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
         self._ports = choose_ports(self._home.path / "hub" / "ports.json")
-        set_ray_environment(self._ports, haproxy_dir, write_haproxy_wrapper(haproxy_dir))
+        haproxy = write_haproxy_wrapper(haproxy_dir, (arguments.host, arguments.port))
+        set_ray_environment(self._ports, haproxy_dir, haproxy)
         self._secrets = setup.prepare_identity(self._home)
         self._say("identity_ready")
 
@@ -221,7 +222,7 @@ class Orchestrator:
 
         from orchestrator.actors.gateway import run_gateway, start_serve
 
-        start_serve(self._arguments.host, self._arguments.port)
+        start_serve(self._arguments.port)
         self._say("serve_ready")
         config = _gateway_config(
             self._arguments, self._home, self._ports, self._secrets, self._cloud

@@ -20,14 +20,14 @@ from shoal.logs import set_up_logs
 _SERVE_LIMIT = 100_000
 
 
-def start_serve(host: str, port: int) -> None:
-    """Start Serve's controller and HAProxy, listening on the public address.
+def start_serve(port: int) -> None:
+    """Start Serve's controller and HAProxy, listening on loopback.
 
-    The replicas listen on the same host, so loopback keeps them to this machine.
+    A public address is added by HAProxy's wrapper; the replicas stay on this machine.
     """
     serve.start(
         proxy_location=ProxyLocation.HeadOnly,
-        http_options={"host": host, "port": port},
+        http_options={"host": "127.0.0.1", "port": port},
         logging_config=_quiet(),
     )
 

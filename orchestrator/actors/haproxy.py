@@ -13,7 +13,8 @@ from shoal.openai.error import error_body
 # `-dS` (no splice): with `option splice-request`, which Serve's template sets, HAProxy
 # 2.8.25 misses that a client went away on a reused connection, keeps the request running
 # and spins on the closed socket. Measured: 3 of 6 lost with it, 0 of 6 without.
-# The addresses: Serve binds HAProxy's metrics and statistics pages to every interface.
+# The addresses: Serve binds HAProxy's metrics and statistics pages to every interface, and asks
+# for its health on loopback; so Serve is told loopback and the public address is added here.
 # The time limit: without one, a client whose headers never end holds a connection for ever.
 # HAProxy's own 400 and 408 are its built-in pages: they come before `errorfile` counts.
 # The rules: Serve obeys headers of any client, and answers 500 when their bytes are not UTF-8.
@@ -30,6 +31,7 @@ for argument in "$@"; do
             -e 's/^defaults.*/&\\n    timeout http-request {headers_limit_s}s/' \\
             -e '/^ *http-request del-header /d' \\
             -e '/^frontend http_frontend/r {rules}' \\
+            -e 's/^\\( *bind \\){host}:{port}$/{public_bind}/' \\
             -e 's#^\\( *errorfile [0-9]* \\).*#\\1{error_page}#' "$argument"
     fi
     previous=$argument
@@ -37,6 +39,7 @@ done
 exec "$haproxy" -dS "$@"
 """
 
+_LOOPBACK = "127.0.0.1"
 # A request's headers are a packet or two.
 _HEADERS_LIMIT_S = 20
 # Names from `ray.serve._private.constants` of Ray 2.60. A plain x-request-id is passed on.
@@ -61,9 +64,11 @@ _ERROR_PAGE = (
 )
 
 
-def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
-    """Write the script that Serve is to start as HAProxy; its own pages listen on `host`.
+def write_haproxy_wrapper(folder: Path, public: tuple[str, int] = (_LOOPBACK, 0)) -> Path:
+    """Write the script that Serve is to start as HAProxy; its own pages listen on loopback.
 
+    `public`: a host and the gateway's port, which is to listen there, too. Serve itself
+    asks for its proxy's health on loopback, so it must always listen there.
     Raises FileNotFoundError when this machine has no HAProxy.
     """
     # Late: the package only locates its binary, and reads the environment to do so.
@@ -78,7 +83,9 @@ def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
     script.write_text(
         _SCRIPT.format(
             binary=binary,
-            host=host,
+            host=_LOOPBACK,
+            port=public[1],
+            public_bind=_public_bind(*public),
             error_page=page,
             rules=rules,
             headers_limit_s=_HEADERS_LIMIT_S,
@@ -86,3 +93,11 @@ def write_haproxy_wrapper(folder: Path, host: str = "127.0.0.1") -> Path:
     )
     script.chmod(stat.S_IRWXU)
     return script
+
+
+def _public_bind(host: str, port: int) -> str:
+    """What sed puts in the place of the gateway's line that binds loopback."""
+    if host == _LOOPBACK:
+        return "&"
+    line = f"\\1{host}:{port}"
+    return line if host == "0.0.0.0" else f"&\\n{line}"  # noqa: S104 # nosec B104

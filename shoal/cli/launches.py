@@ -31,6 +31,9 @@ class UpOptions:
     cloud_config: str = ""
     slots: int | None = None
     context_tokens: int | None = None
+    # Address that gateway and hub listen on, and what devices dial when that is another.
+    host: str = "127.0.0.1"
+    advertise: str = ""
 
     def to_json(self) -> str:
         """For the supervisor's command line."""
@@ -75,6 +78,7 @@ def orchestrator_launch(home: Home, options: UpOptions, cache_port: int) -> Laun
         *(sys.executable, "-m", "orchestrator.app", "--home", str(home.path)),
         *("--port", str(options.port), "--redis-url", redis_server.state_url(home)),
         *("--cache-url", cache_server.cache_url(cache_port)),
+        *("--host", options.host, "--advertise", options.advertise),
     ]
     if options.cloud_config:
         command += ["--cloud-config", options.cloud_config]

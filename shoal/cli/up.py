@@ -49,6 +49,10 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Sequences at once, a model.")] = None,
     context: Annotated[int | None, typer.Option(min=256, help="Tokens, a sequence.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; devices of other machines need one.")
+    ] = "127.0.0.1",
+    advertise: Annotated[str, typer.Option(help="Host that devices dial [--host].")] = "",
     as_json: JsonFlag = False,
 ) -> None:
     """Bring a fleet up on this machine: Redis, orchestrator and agents."""
@@ -60,6 +64,8 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         cloud_config=str(cloud_config.absolute()) if cloud_config else "",
         slots=slots,
         context_tokens=context,
+        host=host,
+        advertise=_advertised(host, advertise),
     )
     home = default_home()
     home.make_private_dirs()
@@ -97,6 +103,17 @@ def down(as_json: JsonFlag = False) -> None:
         print_json({"was_running": report.was_running, "orphans": report.num_orphans})
     else:
         answer.print("The fleet is down." if report.was_running else "Nothing was running.")
+
+
+def _advertised(host: str, advertise: str) -> str:
+    """What devices dial; CliError when all that is known is "every address"."""
+    if host in ("0.0.0.0", "::") and not advertise:  # noqa: S104 - compared with  # nosec B104
+        raise CliError(
+            ExitCode.USAGE,
+            f"--host {host} is no address that a device could dial.",
+            "Name one with --advertise, or listen on one address only.",
+        )
+    return advertise or host
 
 
 def _model_argument(model: str) -> str:
