@@ -31,7 +31,7 @@ for argument in "$@"; do
             -e 's/^defaults.*/&\\n    timeout http-request {headers_limit_s}s/' \\
             -e '/^ *http-request del-header /d' \\
             -e '/^frontend http_frontend/r {rules}' \\
-            -e 's/^\\( *bind \\){host}:{port}$/{public_bind}/' \\
+            {public} \\
             -e 's#^\\( *errorfile [0-9]* \\).*#\\1{error_page}#' "$argument"
     fi
     previous=$argument
@@ -84,8 +84,7 @@ def write_haproxy_wrapper(folder: Path, public: tuple[str, int] = (_LOOPBACK, 0)
         _SCRIPT.format(
             binary=binary,
             host=_LOOPBACK,
-            port=public[1],
-            public_bind=_public_bind(*public),
+            public=_public_edits(*public),
             error_page=page,
             rules=rules,
             headers_limit_s=_HEADERS_LIMIT_S,
@@ -95,9 +94,12 @@ def write_haproxy_wrapper(folder: Path, public: tuple[str, int] = (_LOOPBACK, 0)
     return script
 
 
-def _public_bind(host: str, port: int) -> str:
-    """What sed puts in the place of the gateway's line that binds loopback."""
+def _public_edits(host: str, port: int) -> str:
+    """Arguments of sed that make the gateway listen on `host`, too; the same when run again."""
+    loopback, public = f"{_LOOPBACK}:{port}", f"{host}:{port}"
     if host == _LOOPBACK:
-        return "&"
-    line = f"\\1{host}:{port}"
-    return line if host == "0.0.0.0" else f"&\\n{line}"  # noqa: S104 # nosec B104
+        return ""
+    if host == "0.0.0.0":  # noqa: S104 # nosec B104
+        return f"-e 's/^\\( *bind \\){loopback}$/\\1{public}/'"
+    added = f"-e 's/^\\( *bind \\){loopback}$/&\\n\\1{public}/'"
+    return f"-e '/^ *bind {public}$/d' {added}"

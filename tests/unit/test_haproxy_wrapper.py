@@ -44,3 +44,19 @@ def test_config_is_corrected_once_however_often_it_is_started(tmp_path: Path) ->
         "bind 127.0.0.1:18002",
     ]
     assert f"errorfile 503 {tmp_path}/503.http" in lines
+
+
+def test_public_address_is_added_to_loopback_once(tmp_path: Path) -> None:
+    wrapper = write_haproxy_wrapper(tmp_path, ("127.0.0.2", 18000))
+    config = tmp_path / "haproxy.cfg"
+    config.write_text(CONFIG)
+    for _ in range(2):
+        done = subprocess.run(
+            [wrapper, "-c", "-f", config], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+    lines = [line.strip() for line in config.read_text().splitlines()]
+    assert [line for line in lines if "18000" in line] == [
+        "bind 127.0.0.1:18000",
+        "bind 127.0.0.2:18000",
+    ]
