@@ -107,7 +107,7 @@ def down(as_json: JsonFlag = False) -> None:
 
 def _advertised(host: str, advertise: str) -> str:
     """What devices dial; CliError when all that is known is "every address"."""
-    if host in ("0.0.0.0", "::") and not advertise:  # noqa: S104 - compared with
+    if host in ("0.0.0.0", "::") and not advertise:  # noqa: S104 # nosec B104
         raise CliError(
             ExitCode.USAGE,
             f"--host {host} is no address that a device could dial.",
