@@ -25,8 +25,8 @@ class PrefixStore(Protocol):
     def restore(self, sequence: Sequence) -> None:
         """Put the prefix of a started sequence into its empty slot.
 
-        Sets `num_computed` (a multiple of 128 that leaves a prompt token to compute),
-        `cached_by_tier` and `kv_decision`.
+        Sets `num_computed` (it leaves a prompt token to compute; a multiple of 128 where
+        KV depends on the cut), `cached_by_tier` and `kv_decision`.
         """
 
     def prefilled(self, sequence: Sequence) -> None:
@@ -74,12 +74,12 @@ class CachedPrefixes:
         self._computed: dict[Sequence, None] = {}
 
     def prepare(self, sequence: Sequence, prefill_tokens_per_s: float) -> bool:
-        """See PrefixStore. A prompt without a full block is not looked up at all."""
+        """See PrefixStore. Where only whole blocks are kept, a shorter prompt has no prefix."""
         known = self._keys.get(sequence)
         if known is not None:
             return known not in self._not_ready
         request = sequence.request
-        if len(request.prompt) < BLOCK_TOKENS:
+        if len(request.prompt) < BLOCK_TOKENS and not self._cache.any_length:
             return True
         key = SeqKey(next(self._numbers))
         self._keys[sequence] = key
@@ -114,19 +114,26 @@ class CachedPrefixes:
                 self._export(sequence)
             self._computed.clear()
         if self._not_ready:
+            # Who came later may wait for blocks of a prompt that was prefilled before.
+            if self._cache.any_length:
+                for sequence in self._keys:
+                    self._export(sequence)
             self._not_ready.difference_update(self._cache.ready())
         else:
             self._cache.ready()
 
     def end(self, sequence: Sequence) -> None:
-        """See PrefixStore. What an interrupted prefill has computed is kept."""
+        """See PrefixStore. What was computed is kept: an interrupted prefill, a reply."""
         parked = self._parked.pop(sequence, None)
         if parked is not None:
             self._cache.close(parked)
         key = self._keys.get(sequence)
         if key is None:
             return
-        if sequence in self._computed or sequence.phase is Phase.PREFILL:
+        if self._cache.any_length:
+            if sequence.slot is not None and sequence.num_computed:
+                self._cache.ended(key, sequence.slot, sequence.computed_tokens)
+        elif sequence in self._computed or sequence.phase is Phase.PREFILL:
             self._export(sequence, is_last=True)
         self._computed.pop(sequence, None)
         del self._keys[sequence]
@@ -140,6 +147,8 @@ class CachedPrefixes:
             return False
         if sequence.phase is Phase.PREFILL:
             self.end(sequence)
+        elif self._cache.any_length and sequence in self._keys:
+            self._export(sequence, is_last=True)  # nobody is to wait for a parked one
         self._parked[sequence] = key
         return True
 
@@ -156,7 +165,7 @@ class CachedPrefixes:
 
     def counters(self) -> Mapping[str, float]:
         """See PrefixStore."""
-        return self._cache.cache.counters()
+        return self._cache.counters()
 
     def close(self) -> None:
         """See PrefixStore."""

@@ -64,6 +64,11 @@ class Sequence:
         return max(0, self.num_prompt - self.num_computed)
 
     @property
+    def computed_tokens(self) -> tuple[int, ...]:
+        """The tokens whose K and V are in the slot."""
+        return (*self.request.prompt, *self.generated)[: self.num_computed]
+
+    @property
     def last_token(self) -> int:
         """The newest token, which is not yet in the KV while the sequence decodes."""
         return self.generated[-1]

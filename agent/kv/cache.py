@@ -10,9 +10,9 @@ a sequence:
                           earlier while awaited(seq) says that others wait for them
     close(seq)            in every case, at the end
 
-Offer only blocks that were prefilled as one whole 128-token chunk: the KV of
-tokens that were decoded one by one rounds differently, and a prefix that holds
-them would not equal its cold run.
+Offer only blocks whose bytes equal those of a cold prefill. Where KV depends on how
+the work was cut, these are the ones that were prefilled as one whole 128-token
+chunk; the KV of tokens that were decoded one by one rounds differently there.
 """
 
 from __future__ import annotations
@@ -138,10 +138,10 @@ class BlockCache:
         return tuple(i for i, block in enumerate(hashes) if block not in self.ledger.host)
 
     def offer(self, seq: SeqKey, index: int, data: Block) -> None:
-        """Take in a block that this sequence prefilled; disk and shared tier follow behind."""
+        """Take in a block that this sequence computed; disk and shared tier follow behind."""
         request = self._entries[seq].request
-        block = request.hashes[index]
-        self._keep(block, data, request.tenant_salt)
+        block = self.ledger.table(seq).hashes[index]
+        self._keep(block, data, request.tenant_salt, of=seq)
         if self._shared is not None and self._shared.policy is SharePolicy.ALWAYS:
             self._share(request, block, data)
         self._resume_unblocked()
@@ -306,9 +306,16 @@ class BlockCache:
             entry.disk_next = entry.shared_next = entry.request.num_usable
             self._end_reads(entry)
 
-    def _keep(self, block: BlockHash, data: Block, disk_salt: bytes | None) -> None:
+    def _keep(
+        self,
+        block: BlockHash,
+        data: Block,
+        disk_salt: bytes | None,
+        *,
+        of: SeqKey | None = None,
+    ) -> None:
         """Into the host tier; behind it to disk where the tenant's salt is given."""
-        self.host.put(block, data)
+        self.host.put(block, data, of=of)
         if self._shelf is not None and disk_salt is not None:
             self._shelf.keep(block, disk_salt, data)
 

@@ -52,21 +52,29 @@ def usable_blocks(num_prompt_tokens: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """The prefix that a sequence may restore: leading blocks in order."""
+    """The prefix that a sequence may restore: leading blocks in order.
+
+    `tail`: a partial block behind them, whose tokens count as the host's.
+    """
 
     blocks: tuple[Block, ...]
     tiers: tuple[Tier, ...]  # of each block
     decision: FetchDecision | None  # about the shared tier, when it held any of it
     waited_ms: float  # from begin() to READY
+    tail: Block | None = None
+    num_tail_tokens: int = 0
 
     @property
     def num_tokens(self) -> int:
         """Prompt tokens that need no prefill."""
-        return len(self.blocks) * BLOCK_TOKENS
+        return len(self.blocks) * BLOCK_TOKENS + self.num_tail_tokens
 
     def tokens_by_tier(self) -> dict[str, int]:
         """For `Usage.cached_tokens_by_tier`."""
-        return {str(tier): n * BLOCK_TOKENS for tier, n in Counter(self.tiers).items()}
+        counts = {tier: n * BLOCK_TOKENS for tier, n in Counter(self.tiers).items()}
+        if self.num_tail_tokens:
+            counts[Tier.HOST] = counts.get(Tier.HOST, 0) + self.num_tail_tokens
+        return {str(tier): count for tier, count in counts.items()}
 
 
 @dataclass(frozen=True, slots=True)

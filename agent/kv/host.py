@@ -24,12 +24,15 @@ class HostTier:
         self._parked: dict[SeqKey, npt.NDArray[np.uint8]] = {}
         self.parked_bytes = 0
 
-    def put(self, block: BlockHash, data: Block) -> dict[BlockHash, Block]:
+    def put(
+        self, block: BlockHash, data: Block, *, of: SeqKey | None = None
+    ) -> dict[BlockHash, Block]:
         """Take a block in and end its claim; what had to leave for it, with its bytes.
 
-        A block that finds no room beside pinned ones is not kept.
+        A block that finds no room beside pinned ones, and beside those of sequence
+        `of` that made it, is not kept.
         """
-        evicted = self._ledger.stored(block, data.nbytes)
+        evicted = self._ledger.stored(block, data.nbytes, of=of)
         if evicted is None:
             return {}
         left = {old: self._blocks.pop(old) for old in evicted}
@@ -39,6 +42,11 @@ class HostTier:
     def get(self, block: BlockHash) -> Block:
         """A block that is here; raises KeyError when it is not."""
         return self._blocks[block]
+
+    def discard(self, block: BlockHash) -> None:
+        """Drop a block that nobody has pinned; one that is not here is ignored."""
+        if self._blocks.pop(block, None) is not None:
+            self._ledger.host.discard(block)
 
     def park(self, seq: SeqKey, state: npt.NDArray[np.uint8]) -> bool:
         """Keep a preempted sequence's whole state; False when the budget has no room for it."""

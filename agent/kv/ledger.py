@@ -58,6 +58,11 @@ class BlockLedger:
             raise ValueError(f"{num_usable} usable blocks of {len(hashes)}")
         self._tables[seq] = BlockTable(tuple(hashes), num_usable)
 
+    def extend(self, seq: SeqKey, hashes: Sequence[BlockHash]) -> None:
+        """Append blocks that the sequence computed beyond its prompt; they are not claimed."""
+        table = self._tables[seq]
+        table.hashes = (*table.hashes, *hashes)
+
     def match(self, seq: SeqKey) -> int:
         """Pin every further leading block that the host holds; how many are matched in all."""
         table = self._tables[seq]
@@ -95,19 +100,22 @@ class BlockLedger:
         """Leading blocks of `owner`'s table that some other sequence waits for; 0: none."""
         return max((w.until_block for w in self._waits.values() if w.owner == owner), default=0)
 
-    def stored(self, block: BlockHash, num_bytes: int) -> tuple[BlockHash, ...] | None:
+    def stored(
+        self, block: BlockHash, num_bytes: int, *, of: SeqKey | None = None
+    ) -> tuple[BlockHash, ...] | None:
         """The host holds (or was offered) this block; the blocks that left for it.
 
         Ends its claim either way. None: no room beside what is pinned; the block was
-        not taken in. Its own sequence's other blocks do not leave for it: without
-        those before it, it would be worth nothing.
+        not taken in. The other blocks of its own sequence, `of` or who claimed it, do
+        not leave for it: without those before it, it would be worth nothing.
         """
         owner = self._claimed_by.pop(block, None)
-        if owner is None:
+        if owner is not None:
+            self._tables[owner].claims.discard(block)
+        maker = owner if of is None else of
+        if maker is None:
             return self.host.admit(block, num_bytes, self._pins)
-        table = self._tables[owner]
-        table.claims.discard(block)
-        return self.host.admit(block, num_bytes, {*self._pins, *table.hashes})
+        return self.host.admit(block, num_bytes, {*self._pins, *self._tables[maker].hashes})
 
     def taken(self, seq: SeqKey) -> None:
         """The sequence has copied its matched blocks; the host may evict them again."""

@@ -29,6 +29,7 @@ class KvSettings:
     directory: Path | None = None  # of this device; models get folders of their own in it
     fleet_secret: bytes = b""  # needed for the shared tier; the same on every agent
     shared: SharedTierConfig | None = None
+    any_length: bool = False  # the engine's KV does not depend on cuts (agent.kv.tails)
 
 
 def open_prefix_cache(
@@ -58,7 +59,8 @@ def open_prefix_cache(
     shared = None if settings.shared is None else SharedTier(settings.shared, sealer)
     config = CacheConfig(settings.host_bytes, settings.disk_bytes, wake)
     cache = BlockCache(config, sealer, disk, shared)
-    return PrefixCache(cache, port, space, (geometry, report.n_stream))
+    context = (geometry, report.n_stream)
+    return PrefixCache(cache, port, space, context, any_length=settings.any_length)
 
 
 def model_folder(space: BlockSpace, geometry: Geometry) -> str:

@@ -14,13 +14,20 @@ import numpy as np
 import structlog
 
 from agent.kv.cache import BlockCache
-from agent.kv.codec import compose_state, parse_state, state_bytes
+from agent.kv.codec import (
+    SequenceState,
+    compose_state,
+    cut_block,
+    parse_state,
+    state_bytes,
+)
 from agent.kv.fetching import Phase, PrefixRequest, Restored, usable_blocks
 from agent.kv.layout import Geometry, StateLayoutError
 from agent.kv.ledger import SeqKey
 from agent.kv.selfcheck import StatePort
 from agent.kv.state_reader import Bytes
-from shoal.blocks import BLOCK_TOKENS, BlockSpace, block_hashes
+from agent.kv.tails import MIN_TAIL_TOKENS, Tails
+from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace, block_hashes
 
 log = structlog.get_logger()
 
@@ -38,6 +45,18 @@ class Prompt:
     share: bool = True  # False: neither read from nor written to the shared tier
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a sequence's hashes are made from."""
+
+    space: BlockSpace
+    tokens: Sequence[int]
+
+    def parent(self, hashes: Sequence[BlockHash]) -> BlockHash:
+        """What goes before a tail behind these blocks; the tenant's own without any."""
+        return hashes[-1] if hashes else BlockHash(self.space.key())
+
+
 class PrefixCache:
     """The step loop's one handle on cached prefixes. See agent/kv/cache.py for the order."""
 
@@ -47,20 +66,40 @@ class PrefixCache:
         port: StatePort,
         space: BlockSpace,
         context: tuple[Geometry, int],
+        *,
+        any_length: bool = False,
     ) -> None:
         """`space`: of this model, its tenant salt left empty.
 
-        `context`: the geometry and n_stream that `check_codec` found.
+        `context`: the geometry and n_stream that `check_codec` found. `any_length`: KV
+        depends neither on where prefill is cut nor on decode; a window's rows, which
+        are gone when a sequence ends, are nevertheless kept as whole blocks only.
         """
         self.cache = cache
         self._port = port
         self._space = space
         self._geometry, self._n_stream = context
         self._buffer: Bytes = np.empty(0, dtype=np.uint8)
+        keeps_tails = any_length and not self._geometry.has_window
+        self._tails = Tails(cache.host, cache.ledger) if keeps_tails else None
+        self._asked: dict[SeqKey, _Asked] = {}
+
+    @property
+    def any_length(self) -> bool:
+        """True when prefixes of any length are kept and found, replies included."""
+        return self._tails is not None
+
+    def counters(self) -> dict[str, float]:
+        """Those of the block cache and of the tails."""
+        figures = self.cache.counters()
+        if self._tails is not None:
+            figures.update(self._tails.counts)
+        return figures
 
     def begin(self, seq: SeqKey, prompt: Prompt) -> Phase:
         """Look for the prompt's prefix; READY at once, or when `ready` names the sequence."""
         space = replace(self._space, tenant_salt=prompt.tenant_salt)
+        self._asked[seq] = _Asked(space, prompt.tokens)
         request = PrefixRequest(
             seq=seq,
             hashes=block_hashes(space, prompt.tokens),
@@ -78,55 +117,119 @@ class PrefixCache:
     def restore(self, seq: SeqKey, slot: int) -> Restored:
         """Put a READY sequence's prefix into its slot.
 
-        Prefill then starts at `Restored.num_tokens`, always a multiple of 128: 0 when
-        there is none or llama.cpp refused it, and the slot is empty then.
+        Prefill then starts at `Restored.num_tokens`, without `any_length` a multiple of
+        128: 0 when there is none or llama.cpp refused it, and the slot is empty then.
         """
-        restored = self.cache.take(seq)
-        if not restored.blocks:
+        restored = self._with_tail(seq, self.cache.take(seq))
+        if not restored.num_tokens:
             return restored
-        needed = state_bytes(self._geometry, self._n_stream, len(restored.blocks))
+        blocks = restored.blocks
+        if restored.tail is not None:
+            blocks = (*blocks, restored.tail)
+        needed = state_bytes(self._geometry, self._n_stream, restored.num_tokens)
         buffer = self._buffer
         if len(buffer) < needed:
             buffer = np.empty(needed, dtype=np.uint8)
             if needed <= _KEPT_BUFFER_BYTES:
                 self._buffer = buffer
-        blob = compose_state(self._geometry, self._n_stream, slot, restored.blocks, buffer)
+        blob = compose_state(self._geometry, self._n_stream, slot, blocks, buffer)
         if self._port.state_set(slot, blob.data) == len(blob):
             return restored
-        log.error("kv_restore_refused", num_blocks=len(restored.blocks))
-        return replace(restored, blocks=(), tiers=())
+        log.error("kv_restore_refused", num_tokens=restored.num_tokens)
+        return replace(restored, blocks=(), tiers=(), tail=None, num_tail_tokens=0)
 
     def prefilled(self, seq: SeqKey, slot: int, num_tokens: int, *, is_last: bool = False) -> int:
         """Tell that the slot holds the prompt's first `num_tokens`; blocks that were exported.
 
         Call after every prefill chunk: blocks leave when the last full one is there
         or as soon as another sequence waits for them, and a sliding-window model's at
-        every chunk. `is_last`: the prefill goes no further, all that is there leaves.
-        Tokens decoded later may be in the slot too; they never leave. A sequence that
-        is unknown, or whose state could not be read, exports nothing.
+        every chunk. With `any_length` those that nobody waits for leave with the rest,
+        when the sequence has `ended`: one copy, not two. `is_last`: the prefill goes no
+        further, all that is there leaves. Tokens decoded later may be in the slot too;
+        they do not leave here. A sequence that is unknown, or whose state could not be
+        read, exports nothing.
         """
         if seq not in self.cache:
             return 0
         table = self.cache.ledger.table(seq)
         num_blocks = min(num_tokens // BLOCK_TOKENS, len(table.hashes))
         awaited = self.cache.awaited(seq)
-        complete = is_last or num_blocks == len(table.hashes)
+        complete = is_last or (num_blocks == len(table.hashes) and not self.any_length)
         if not (complete or self._geometry.has_window or 0 < awaited <= num_blocks):
             return 0
         wanted = self.cache.exportable(seq, num_blocks)
-        if not wanted:
+        state = self._state(seq, slot) if wanted else None
+        return 0 if state is None else self._export(seq, state, wanted)
+
+    def ended(self, seq: SeqKey, slot: int, tokens: Sequence[int]) -> int:
+        """Keep what the slot holds of a sequence that ends; whole blocks that were exported.
+
+        `tokens`: all whose KV is there, of the prompt and decoded ones. What follows the
+        last whole block is kept as a partial one. Copies nothing without `any_length`,
+        or where fewer than 16 tokens would be new.
+        """
+        if self._tails is None or seq not in self.cache:
             return 0
+        asked, table = self._asked[seq], self.cache.ledger.table(seq)
+        hashes = block_hashes(asked.space, tokens, table.hashes)
+        self.cache.ledger.extend(seq, hashes[len(table.hashes) :])
+        wanted = self.cache.exportable(seq, len(hashes))
+        tail, parent = tokens[len(hashes) * BLOCK_TOKENS :], asked.parent(hashes)
+        keeps_tail = self._tails.num_missing(parent, tail) >= MIN_TAIL_TOKENS
+        state = self._state(seq, slot) if wanted or keeps_tail else None
+        if state is None:
+            return 0
+        self._asked[seq] = replace(asked, tokens=tokens)
+        num_exported = self._export(seq, state, wanted)
+        if keeps_tail:
+            start = len(tokens) - len(tail)
+            copy = state.copy_tokens(range(start, len(tokens)))
+            self._tails.keep(seq, parent, tail, copy)
+        return num_exported
+
+    def _state(self, seq: SeqKey, slot: int) -> SequenceState | None:
+        """The slot's state; None when it cannot be read, and the sequence is closed then."""
         try:
-            state = parse_state(self._port.state_get(slot), slot, self._geometry)
+            return parse_state(self._port.state_get(slot), slot, self._geometry)
         except StateLayoutError as error:
             log.error("kv_export_refused", fault=str(error.fault))
             # Who waits for these blocks computes them instead.
             self.cache.close(seq)
-            return 0
+            return None
+
+    def _export(self, seq: SeqKey, state: SequenceState, wanted: Sequence[int]) -> int:
         there = [index for index in wanted if state.has_block(index)]
         for index in there:
             self.cache.offer(seq, index, state.copy_block(index))
+        self._note(seq, there)
         return len(there)
+
+    def _with_tail(self, seq: SeqKey, restored: Restored) -> Restored:
+        """Add rows of a block that goes on like the prompt where its whole blocks end."""
+        if self._tails is None:
+            return restored
+        num_blocks = len(restored.blocks)
+        self._note(seq, range(num_blocks))
+        asked, hashes = self._asked[seq], self.cache.ledger.table(seq).hashes[:num_blocks]
+        start = num_blocks * BLOCK_TOKENS
+        # The prompt's last token is always prefilled: the first one is sampled after it.
+        stop = min(start + BLOCK_TOKENS, len(asked.tokens)) - 1
+        found = self._tails.find(asked.parent(hashes), asked.tokens[start:stop])
+        if found is None:
+            return restored
+        block, num_tokens = found
+        tail = cut_block(self._geometry, block, num_tokens)
+        return replace(restored, tail=tail, num_tail_tokens=num_tokens)
+
+    def _note(self, seq: SeqKey, indices: Sequence[int]) -> None:
+        """Remember by which tokens these whole blocks continue the ones before them."""
+        if self._tails is None:
+            return
+        asked, hashes = self._asked[seq], self.cache.ledger.table(seq).hashes
+        for index in indices:
+            start = index * BLOCK_TOKENS
+            tokens = asked.tokens[start : start + BLOCK_TOKENS]
+            self._tails.note(asked.parent(hashes[:index]), hashes[index], tokens)
 
     def park(self, seq: SeqKey, slot: int) -> bool:
         """Keep the whole state of a sequence that is preempted; False: no room, let it run on.
@@ -147,5 +250,6 @@ class PrefixCache:
 
     def close(self, seq: SeqKey) -> None:
         """Forget the sequence, parked or not; harmless for one that is unknown."""
+        self._asked.pop(seq, None)
         self.cache.host.unpark(seq)
         self.cache.close(seq)

@@ -56,7 +56,10 @@ def open_prefixes(
     if host_bytes is None:
         host_bytes = host_tier_bytes(read_memory(Path("/")).available_bytes)
     settings = _with_shared_tier(
-        KvSettings(host_bytes, config.disk_bytes, config.directory), config.shared_access
+        KvSettings(
+            host_bytes, config.disk_bytes, config.directory, any_length=runner.cut_invariant
+        ),
+        config.shared_access,
     )
 
     def opened(settings: KvSettings) -> PrefixCache:
@@ -68,7 +71,12 @@ def open_prefixes(
         log.warning("kv_disk_tier_off", error=str(error))
         cache = opened(replace(settings, directory=None))
     shared = settings.shared is not None
-    log.info("prefix_cache_open", host_bytes=host_bytes, shared_tier=shared)
+    log.info(
+        "prefix_cache_open",
+        host_bytes=host_bytes,
+        shared_tier=shared,
+        any_length=cache.any_length,
+    )
     return CachedPrefixes(cache)
 
 

@@ -60,5 +60,7 @@ async def test_restored_prefixes_change_no_token(tmp_path: Path) -> None:
     assert [answer.tokens for answer in alone] == cold[:8]
     assert [answer.tokens for answer in reread] == cold
     assert num_cached(list(together), "host") >= 6 * 128
-    assert num_cached(alone, "host") == sum((len(p) - 1) // 128 * 128 for p in asked[:8])
+    # Each was asked before: all but its last token is there, or that and a short tail.
+    lengths = [len(prompt) for prompt in asked[:8]]
+    assert sum(n - 17 for n in lengths) <= num_cached(alone, "host") <= sum(n - 1 for n in lengths)
     assert num_cached(list(reread), "disk") >= 4 * 128
