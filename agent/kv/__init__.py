@@ -15,6 +15,7 @@
 
 Invariants: a hash covers all that decides a block's bytes; what enters equals a cold
 prefill: any computed token where the kernel makes it so, else only whole blocks
-prefilled in canonical cuts; partial blocks stay in host memory; only contiguous, authenticated blocks are
-restored; nothing here blocks the owner thread; no failure of a tier is an error.
+prefilled in canonical cuts; partial blocks stay in host memory; only contiguous,
+authenticated blocks are restored; nothing here blocks the owner thread; no failure of
+a tier is an error.
 """
