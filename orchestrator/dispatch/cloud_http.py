@@ -20,10 +20,10 @@ from pathlib import Path
 
 import httpx
 
-from orchestrator.dispatch.cloud_wire import error_text, upstream_body
 from orchestrator.dispatch.endpoint import CloudEndpoint
 from orchestrator.dispatch.faults import EndpointFault, FaultKind
 from orchestrator.dispatch.outbound import OutboundPass, checked
+from shoal.openai.upstream import error_text, upstream_body
 
 _MAX_ERROR_BODY_BYTES = 64 * 1024
 # A line of a stream is one chunk; endpoints send far shorter ones.
