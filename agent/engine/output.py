@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from agent.engine.request import RequestKey
 from shoal.errors import ShoalError
@@ -19,12 +20,25 @@ class Logprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
+class Confidence(NamedTuple):
+    """How sure the model was of a token, before temperature.
+
+    `logprob` of the sampled token and `entropy` of all, in nats; `margin`: the likeliest
+    token's probability less the second's.
+    """
+
+    logprob: float
+    entropy: float
+    margin: float
+
+
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A token that the runner chose."""
+    """A token that the runner chose; the rest only when it was asked for."""
 
     token: int
     logprob: Logprob | None = None
+    confidence: Confidence | None = None
 
 
 class FinishReason(StrEnum):

@@ -29,6 +29,8 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     # None: no log-probabilities; N: that of each token and of the N likeliest.
     top_logprobs: int | None = None
+    # Whether to tell how sure the model was of each token.
+    measure_confidence: bool = False
 
     @property
     def is_plain_greedy(self) -> bool:

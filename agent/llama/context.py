@@ -17,7 +17,7 @@ from agent.engine.runner import DecodeItem, RunnerError, Sampler
 from agent.kv.budget import CELL_MULTIPLE
 from agent.llama.batch import Batch
 from agent.llama.model import Model
-from agent.llama.sampler import SamplerChain, logprob_of
+from agent.llama.sampler import SamplerChain, confidence_of, logprob_of
 
 _FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
 # A long sequence's state is not held for good once it was asked for.
@@ -238,5 +238,6 @@ class LlamaRunner:
                 token = greedy[row]
             num_top = state.sampling.top_logprobs
             logprob = None if num_top is None else logprob_of(logits[row], token, num_top)
-            result.append(SampledToken(token, logprob))
+            sure = confidence_of(logits[row], token) if state.sampling.measure_confidence else None
+            result.append(SampledToken(token, logprob, sure))
         return result

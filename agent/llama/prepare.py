@@ -159,6 +159,7 @@ class RequestPreparer:
             if request.top_logprobs > MAX_TOP_LOGPROBS:
                 raise invalid("top_logprobs", f"top_logprobs: must be at most {MAX_TOP_LOGPROBS}")
             values["top_logprobs"] = min(request.top_logprobs, self._vocab.size)
+        values["measure_confidence"] = request.measure_confidence
         params = SamplingParams(**values, logit_bias=bias)
         _check_ranges(params)
         return params

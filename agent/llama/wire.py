@@ -25,6 +25,10 @@ def update_to_wire(update: Update, piece: Callable[[int], bytes]) -> pb.Sequence
         for sampled in update.tokens:
             if sampled.logprob is not None:
                 message.delta.logprobs.append(_logprob(sampled, piece))
+            if sampled.confidence is not None:
+                message.delta.confidence.logprob.append(sampled.confidence.logprob)
+                message.delta.confidence.entropy.append(sampled.confidence.entropy)
+                message.delta.confidence.margin.append(sampled.confidence.margin)
     if update.finished is not None:
         message.finished.CopyFrom(_finished(update.finished))
     if update.failed is not None:

@@ -7,6 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class SpeculationFallback(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SPECULATION_FALLBACK_UNSPECIFIED: _ClassVar[SpeculationFallback]
+    SPECULATION_FALLBACK_EDGE: _ClassVar[SpeculationFallback]
+    SPECULATION_FALLBACK_CLOUD: _ClassVar[SpeculationFallback]
+
 class Privacy(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     PRIVACY_UNSPECIFIED: _ClassVar[Privacy]
@@ -47,6 +53,9 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FAILURE_REASON_INTERNAL: _ClassVar[FailureReason]
     FAILURE_REASON_BUDGET_EXCEEDED: _ClassVar[FailureReason]
     FAILURE_REASON_RATE_LIMITED: _ClassVar[FailureReason]
+SPECULATION_FALLBACK_UNSPECIFIED: SpeculationFallback
+SPECULATION_FALLBACK_EDGE: SpeculationFallback
+SPECULATION_FALLBACK_CLOUD: SpeculationFallback
 PRIVACY_UNSPECIFIED: Privacy
 PRIVACY_ANY: Privacy
 PRIVACY_LOCAL_PREFERRED: Privacy
@@ -92,7 +101,7 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt", "tenant_weight")
+    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt", "tenant_weight", "speculation", "measure_confidence")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -109,6 +118,8 @@ class GenerateRequest(_message.Message):
     USER_FIELD_NUMBER: _ClassVar[int]
     TENANT_SALT_FIELD_NUMBER: _ClassVar[int]
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    SPECULATION_FIELD_NUMBER: _ClassVar[int]
+    MEASURE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     tenant: str
@@ -125,7 +136,21 @@ class GenerateRequest(_message.Message):
     user: str
     tenant_salt: bytes
     tenant_weight: float
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ..., tenant_weight: _Optional[float] = ...) -> None: ...
+    speculation: Speculation
+    measure_confidence: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ..., tenant_weight: _Optional[float] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., measure_confidence: _Optional[bool] = ...) -> None: ...
+
+class Speculation(_message.Message):
+    __slots__ = ("verifier", "target", "fallback", "timeout_ms")
+    VERIFIER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    verifier: str
+    target: str
+    fallback: SpeculationFallback
+    timeout_ms: int
+    def __init__(self, verifier: _Optional[str] = ..., target: _Optional[str] = ..., fallback: _Optional[_Union[SpeculationFallback, str]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class ChatPrompt(_message.Message):
     __slots__ = ("messages", "tools_json")
@@ -213,20 +238,30 @@ class InferenceFrame(_message.Message):
     def __init__(self, updates: _Optional[_Iterable[_Union[SequenceUpdate, _Mapping]]] = ..., load: _Optional[_Union[EngineLoad, _Mapping]] = ...) -> None: ...
 
 class SequenceUpdate(_message.Message):
-    __slots__ = ("request_id", "placed", "admitted", "delta", "finished", "failed")
+    __slots__ = ("request_id", "placed", "admitted", "delta", "finished", "failed", "restarted")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PLACED_FIELD_NUMBER: _ClassVar[int]
     ADMITTED_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    RESTARTED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     placed: Placed
     admitted: Admitted
     delta: Delta
     finished: Finished
     failed: Failed
-    def __init__(self, request_id: _Optional[str] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ...) -> None: ...
+    restarted: Restarted
+    def __init__(self, request_id: _Optional[str] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., admitted: _Optional[_Union[Admitted, _Mapping]] = ..., delta: _Optional[_Union[Delta, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., restarted: _Optional[_Union[Restarted, _Mapping]] = ...) -> None: ...
+
+class Restarted(_message.Message):
+    __slots__ = ("reason", "discarded_tokens")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    DISCARDED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    discarded_tokens: int
+    def __init__(self, reason: _Optional[str] = ..., discarded_tokens: _Optional[int] = ...) -> None: ...
 
 class Placed(_message.Message):
     __slots__ = ("device_id", "device_name", "device_class", "predicted_ttft_ms", "predicted_tpot_ms", "predicted_j", "reason", "attempt", "emulated", "queue_ms")
@@ -261,14 +296,26 @@ class Admitted(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., queue_position: _Optional[int] = ...) -> None: ...
 
 class Delta(_message.Message):
-    __slots__ = ("text", "tokens", "logprobs")
+    __slots__ = ("text", "tokens", "logprobs", "confidence")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
     text: str
     tokens: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
-    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
+    confidence: Confidence
+    def __init__(self, text: _Optional[str] = ..., tokens: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., confidence: _Optional[_Union[Confidence, _Mapping]] = ...) -> None: ...
+
+class Confidence(_message.Message):
+    __slots__ = ("logprob", "entropy", "margin")
+    LOGPROB_FIELD_NUMBER: _ClassVar[int]
+    ENTROPY_FIELD_NUMBER: _ClassVar[int]
+    MARGIN_FIELD_NUMBER: _ClassVar[int]
+    logprob: _containers.RepeatedScalarFieldContainer[float]
+    entropy: _containers.RepeatedScalarFieldContainer[float]
+    margin: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, logprob: _Optional[_Iterable[float]] = ..., entropy: _Optional[_Iterable[float]] = ..., margin: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
     __slots__ = ("token", "text", "logprob", "top")
@@ -283,7 +330,7 @@ class TokenLogprob(_message.Message):
     def __init__(self, token: _Optional[int] = ..., text: _Optional[bytes] = ..., logprob: _Optional[float] = ..., top: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Finished(_message.Message):
-    __slots__ = ("reason", "usage", "timings")
+    __slots__ = ("reason", "usage", "timings", "speculated")
     class Reason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         REASON_UNSPECIFIED: _ClassVar[Finished.Reason]
@@ -295,10 +342,41 @@ class Finished(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]
+    SPECULATED_FIELD_NUMBER: _ClassVar[int]
     reason: Finished.Reason
     usage: Usage
     timings: Timings
-    def __init__(self, reason: _Optional[_Union[Finished.Reason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ...) -> None: ...
+    speculated: Speculated
+    def __init__(self, reason: _Optional[_Union[Finished.Reason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., speculated: _Optional[_Union[Speculated, _Mapping]] = ...) -> None: ...
+
+class Speculated(_message.Message):
+    __slots__ = ("mode", "rounds", "drafted_tokens", "accepted_tokens", "tokens_by_tier", "target_passes", "fallback", "round_trip_ms", "because")
+    class TokensByTierEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    MODE_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    DRAFTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_BY_TIER_FIELD_NUMBER: _ClassVar[int]
+    TARGET_PASSES_FIELD_NUMBER: _ClassVar[int]
+    FALLBACK_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
+    BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    mode: str
+    rounds: int
+    drafted_tokens: int
+    accepted_tokens: int
+    tokens_by_tier: _containers.ScalarMap[str, int]
+    target_passes: int
+    fallback: str
+    round_trip_ms: float
+    because: str
+    def __init__(self, mode: _Optional[str] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., target_passes: _Optional[int] = ..., fallback: _Optional[str] = ..., round_trip_ms: _Optional[float] = ..., because: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tokens_by_tier")

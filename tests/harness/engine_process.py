@@ -74,6 +74,7 @@ class Answer:
     deltas: list[str] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[pb.TokenLogprob] = field(default_factory=list)
+    confidence: pb.Confidence = field(default_factory=pb.Confidence)
     finished: pb.Finished | None = None
     failed: pb.Failed | None = None
 
@@ -86,6 +87,7 @@ class Answer:
             self.deltas.append(update.delta.text)
             self.tokens += update.delta.tokens
             self.logprobs += update.delta.logprobs
+            self.confidence.MergeFrom(update.delta.confidence)
         if update.HasField("finished"):
             self.finished = update.finished
         if update.HasField("failed"):

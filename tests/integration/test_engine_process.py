@@ -135,6 +135,22 @@ async def test_logprobs_are_probabilities_and_the_greedy_token_leads(engine):
     assert len(bare.logprobs) == 4
 
 
+async def test_confidence_is_told_of_each_token_when_asked_for(engine):
+    async with engine_client(engine) as client:
+        answer = await client.run(
+            text("Two plus two is", max_tokens=6, top_logprobs=2, measure_confidence=True)
+        )
+        bare = await client.run(text("Two plus two is", max_tokens=6))
+    sure = answer.confidence
+    assert list(sure.logprob) == pytest.approx([entry.logprob for entry in answer.logprobs])
+    assert list(sure.margin) == pytest.approx(
+        [math.exp(e.top[0].logprob) - math.exp(e.top[1].logprob) for e in answer.logprobs], abs=1e-5
+    )
+    assert len(sure.entropy) == 6
+    assert all(0 < entropy < math.log(49152) for entropy in sure.entropy)
+    assert (bare.text, len(bare.confidence.logprob)) == (answer.text, 0)
+
+
 async def test_deltas_hold_whole_characters(engine):
     forced = pb.Sampling(temperature=0, logit_bias={})
     async with engine_client(engine) as client:
