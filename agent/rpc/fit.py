@@ -15,9 +15,10 @@ from pathlib import Path
 
 from agent.hardware.memory import read_memory
 from agent.kv.budget import ELEMENT_BYTES, MIB, FitRequest, default_context_tokens, plan_kv
-from agent.kv.gguf_header import HeaderError, kv_shape, read_keys
 from agent.rpc.model_files import find_model
 from agent.session.errors import AgentError
+from shoal.gguf import GgufError
+from shoal.gguf_facts import scan
 
 _BAD_INPUT = 2
 
@@ -34,18 +35,18 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     try:
         file = find_model(options.model, options.models_dir)
-        shape, trained_tokens = kv_shape(read_keys(file), options.kv_type)
-        weights_bytes = file.stat().st_size
-    except (AgentError, HeaderError, OSError) as error:
+        facts = scan(file)
+    except (AgentError, GgufError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return _BAD_INPUT
+    shape, trained_tokens = facts.kv_shape(options.kv_type), facts.context_tokens
     free_bytes = (
         read_memory(Path("/")).available_bytes
         if options.memory_mib is None
         else options.memory_mib * MIB
     )
     context = options.context or trained_tokens
-    plan = plan_kv(FitRequest(shape, weights_bytes, free_bytes, options.slots, context))
+    plan = plan_kv(FitRequest(shape, facts.file_bytes, free_bytes, options.slots, context))
     context_by_default = default_context_tokens(
         free_bytes, shape.bytes_per_token, options.slots, trained_tokens
     )

@@ -33,11 +33,11 @@ def test_names_come_from_the_file(file, name, quantised):
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "not a GGUF file"),
-        (b"PK\x03\x04" + bytes(40), "wrong magic"),
+        (b"", "not begin as a GGUF file"),
+        (b"PK\x03\x04" + bytes(40), "not begin as a GGUF file"),
         (struct.pack("<4sIQQ", b"GGUF", 99, 1, 1), "version 99"),
         (struct.pack("<4sIQQ", b"GGUF", 3, 1 << 60, 1), "more than it can hold"),
-        (struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + bytes(100), "no tensors"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 0, 0) + bytes(100), "no tensors"),
     ],
 )
 def test_broken_files_are_named_before_llama_cpp_reads_them(tmp_path, content, problem):
