@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from orchestrator.dispatch.backend import Account, Mailbox, Try, failed_update
+from orchestrator.dispatch.backend import Account, Try
 from orchestrator.dispatch.choosing import CloudRoute, EndpointChooser
 from orchestrator.dispatch.cloud_attempt import CloudAttempt
 from orchestrator.dispatch.cloud_http import EndpointClient
@@ -20,6 +20,7 @@ from orchestrator.dispatch.faults import EndpointFault
 from orchestrator.dispatch.outbound import OutboundGate, OutboundPass
 from orchestrator.dispatch.spending import Allowance, Spending
 from shoal.errors import Reason, ShoalError
+from shoal.http.generation import Mailbox, failed_update
 from shoal.openai.tier_use import TierUse
 from shoal.v1 import inference_pb2 as pb
 

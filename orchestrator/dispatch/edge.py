@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from orchestrator.dispatch.backend import Account, Mailbox, failed_update, has_output
+from orchestrator.dispatch.backend import Account, has_output
 from orchestrator.dispatch.hub_link import HubLink
 from shoal.errors import Reason, ShoalError
+from shoal.http.generation import Mailbox, failed_update
 from shoal.v1 import fleet_pb2
 from shoal.v1 import inference_pb2 as pb
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
-from orchestrator.dispatch.backend import Mailbox, failed_update
 from shoal.errors import Reason, ShoalError
+from shoal.http.generation import Mailbox, failed_update
 from shoal.v1 import fleet_pb2, fleet_pb2_grpc, inference_pb2_grpc
 from shoal.v1 import inference_pb2 as pb
 from shoal.wire import CHANNEL_OPTIONS, HUB_TLS_NAME

@@ -14,10 +14,8 @@ from starlette.routing import Route
 
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.fleet.decisions_redis import DecisionStore
-from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.devices import change_device, drain_device, list_devices, remove_device
-from orchestrator.gateway.http import error_response, json_response, read_body
 from orchestrator.gateway.models import list_models
 from orchestrator.gateway.state import state_calls
 from orchestrator.gateway.tenants import list_tenants, put_tenant, show_tenant
@@ -27,6 +25,8 @@ from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.identity.token_store_redis import DEFAULT_TTL_S, MAX_TTL_S, TokenStore
 from shoal import __version__
 from shoal.errors import Reason, ShoalError
+from shoal.http.admission import Admission
+from shoal.http.bodies import error_response, json_response, read_body
 from shoal.onboarding.lines import install_line, verified_line
 from shoal.openai.body import parse_body
 from shoal.openai.fields import Fields

@@ -7,10 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-import structlog
 from redis.asyncio import Redis
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,29 +23,26 @@ from orchestrator.dispatch.spending import Spending
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.registry_redis import connect
 from orchestrator.gateway.admin import Admin, AdminParts
-from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.cloud_records import CloudRecords
 from orchestrator.gateway.config import GatewayConfig
-from orchestrator.gateway.http import error_response, json_response
 from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.models import find_model, list_models
 from orchestrator.gateway.onboarding import onboarding_routes, open_depot
 from orchestrator.gateway.rate_limits import RateLimits
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.scrape import Scrape
-from orchestrator.gateway.text import TextEndpoint, TextService
+from orchestrator.gateway.text import GatewayText
 from orchestrator.gateway.wellknown import ca_sha256, join_info
 from orchestrator.identity.key_files import read_private
 from orchestrator.identity.key_store_redis import KeyStore
 from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.identity.token_store_redis import TokenStore
-from shoal.crash import place_of
-from shoal.errors import Reason, ShoalError
-from shoal.openai.chat import parse_chat
-from shoal.openai.completion import parse_completion
-
-_log = structlog.get_logger(__name__)
+from shoal.errors import ShoalError
+from shoal.http.admission import Admission
+from shoal.http.application import make_application
+from shoal.http.bodies import error_response, json_response
+from shoal.http.endpoint import text_routes
 
 
 @dataclass(slots=True)
@@ -93,7 +88,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     metrics = RequestMetrics()
     started_unix_s = int(time.time())
     depot = open_depot(config.depot_dir)
-    service = TextService(
+    service = GatewayText(
         authenticator=authenticator,
         admission=admission,
         rate_limits=RateLimits(tenants, config.num_gateways),
@@ -119,28 +114,15 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     )
     public = _PublicRoutes(config, dispatcher, authenticator, started_unix_s)
     routes = [
-        *_text_routes(service),
+        *text_routes(service),
         *public.routes(join_info(config, ca_pem.decode())),
         *admin.routes(),
         Scrape(authenticator, dispatcher, admission, metrics).route(),
         *onboarding_routes(depot),
     ]
-    gateway = Gateway(config, dispatcher, state, _application(routes))
+    gateway = Gateway(config, dispatcher, state, make_application(routes))
     gateway.app.router.lifespan_context = _lifespan(gateway)
     return gateway
-
-
-def _text_routes(service: TextService) -> list[Route]:
-    return [
-        Route(
-            "/v1/chat/completions",
-            TextEndpoint(service, parse_chat, "chatcmpl-"),
-            methods=["POST"],
-        ),
-        Route(
-            "/v1/completions", TextEndpoint(service, parse_completion, "cmpl-"), methods=["POST"]
-        ),
-    ]
 
 
 class _PublicRoutes:
@@ -196,34 +178,6 @@ class _PublicRoutes:
         ready_devices = sum(s.ready_devices for s in self._dispatcher.edge.summaries())
         body = {"ready": connected, "hub_connected": connected, "ready_devices": ready_devices}
         return json_response(body, 200 if connected else 503)
-
-
-def _application(routes: list[Route]) -> Starlette:
-    app = Starlette(
-        routes=routes,
-        exception_handlers={HTTPException: _http_exception, Exception: _crash},
-    )
-    # A path with a slash too many does not exist: a redirected POST would lose its body.
-    app.router.redirect_slashes = False
-    return app
-
-
-async def _http_exception(request: Request, error: Exception) -> Response:
-    """Unknown paths and wrong methods, in OpenAI's error shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    known = {404: "not_found", 405: "method_not_allowed"}
-    body = {
-        "message": f"{request.method} {request.url.path[:200]!a}: see the API's documentation.",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": known.get(status, "http_error"),
-    }
-    return json_response({"error": body}, status)
-
-
-async def _crash(request: Request, error: Exception) -> Response:
-    _log.error("handler_crashed", path=request.url.path, cause=place_of(error))
-    return error_response(ShoalError(Reason.INTERNAL, "The gateway failed on this request."))
 
 
 def _lifespan(gateway: Gateway) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:

@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from orchestrator.gateway.http import error_response
 from shoal.errors import Reason, ShoalError
+from shoal.http.bodies import error_response
 from shoal.onboarding.depot import SUMS_NAME, Depot, load_depot
 from shoal.onboarding.lines import FILES_PATH, SCRIPT_PATH
 

@@ -11,14 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.dispatch.dispatcher import Dispatcher
-from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.devices import list_devices
 from orchestrator.gateway.fleet_metrics import FleetMetrics
-from orchestrator.gateway.http import error_response
 from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.state import state_calls
 from shoal.errors import ShoalError
+from shoal.http.admission import Admission
+from shoal.http.bodies import error_response
 
 _log = structlog.get_logger(__name__)
 

@@ -10,11 +10,11 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from orchestrator.gateway.admission import Admission
 from orchestrator.gateway.auth import CACHE_S, Authenticator, Caller
-from orchestrator.gateway.http import error_response, header_text, read_body
 from orchestrator.gateway.salt import TenantSalts
 from shoal.errors import Reason, ShoalError
+from shoal.http.admission import Admission
+from shoal.http.bodies import error_response, header_text, read_body
 
 
 @dataclass

@@ -7,8 +7,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from orchestrator.gateway.choices import Batch, RunningChoices, ends
-from orchestrator.gateway.http import header_text, json_response
+from shoal.http.bodies import header_text, json_response
+from shoal.http.choices import Batch, RunningChoices, ends
 from shoal.openai.answer import Choice, answer_body
 from shoal.openai.outcome import Outcome
 from shoal.openai.request import TextRequest

@@ -1,4 +1,4 @@
-"""A bound on the requests that a gateway holds at once."""
+"""A bound on the requests that a server holds at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Admission:
         if self.in_flight >= self.max_in_flight * CROWDED and not self._has_room(held):
             raise ShoalError(
                 Reason.OVERLOADED,
-                f"The gateway already serves {self.in_flight} requests, {held} of them of this"
+                f"The server already holds {self.in_flight} requests, {held} of them of this"
                 " tenant. Try again soon.",
                 retry_after_ms=1_000,
             )

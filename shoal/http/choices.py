@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from orchestrator.dispatch.backend import Generation
 from shoal.errors import ShoalError
+from shoal.http.generation import Generation
 from shoal.v1 import inference_pb2 as pb
 
 Batch = Sequence[pb.SequenceUpdate]
