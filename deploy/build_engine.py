@@ -78,10 +78,10 @@ def wheel_of(build: Build, caches: tuple[Path, ...] = ()) -> Path:
     entry = cache_dir() / build.key(platform.machine(), abi())
     if not shutil.which("gcc") and not shutil.which("cc"):
         raise EngineBuildError("No C compiler found. Debian: apt install gcc g++")
-    return _compile(build, entry)
+    return compile_wheel(build, entry)
 
 
-def _compile(build: Build, entry: Path) -> Path:
+def compile_wheel(build: Build, entry: Path) -> Path:
     """Build the wheel below a temporary name and move it into the cache when whole."""
     print(f"engine: building {PACKAGE} {VERSION} ({build.name}: {' '.join(build.cmake_args)})")
     print("engine: this is done once and takes a few minutes")

@@ -5,6 +5,8 @@ lone token with 512 or more KV cells, one for fewer than 64 rows, one for more. 
 a text depends on what else runs and on where its prompt was cut. Built with
 `kernels/row_attention.inc`, every row is computed alike whatever is computed
 beside it; it is also faster for a few rows over many cells (bench/attention.py).
+Its large buffers (weights, KV) ask for huge pages, which Linux gives by default only
+to who asks: a step reads all of them, and looks each 4-KiB page up anew.
 An unchanged library works too: the engine measures the difference at load, decodes
 long sequences one by one, and reuses only whole blocks.
 """
@@ -29,7 +31,8 @@ class Change:
     new: str
 
 
-_CPU = "vendor/llama.cpp/ggml/src/ggml-cpu"
+_BASE = "vendor/llama.cpp/ggml/src"
+_CPU = f"{_BASE}/ggml-cpu"
 # Copied beside the sources that include them.
 KERNELS = (Path(__file__).parent / "kernels" / "row_attention.inc",)
 CHANGES = (
@@ -58,6 +61,26 @@ CHANGES = (
         f"{_CPU}/ggml-cpu.c",
         "cur += MAX(prefill, decode);",
         "cur += MAX(MAX(prefill, decode), shoal_row_attention_bytes(node, n_tasks));",
+    ),
+    Change(
+        f"{_BASE}/ggml.c",
+        "void * ggml_aligned_malloc(size_t size) {\n",
+        "#ifdef __linux__\n#include <sys/mman.h>\n#endif\n\n"
+        "void * ggml_aligned_malloc(size_t size) {\n",
+    ),
+    Change(
+        f"{_BASE}/ggml.c",
+        "    int result = posix_memalign(&aligned_memory, alignment, size);\n",
+        "   #ifdef MADV_HUGEPAGE\n"
+        "    const size_t huge = 2u << 20;\n"
+        "    const bool large = size >= 4 * huge;\n"
+        "    int result = posix_memalign(&aligned_memory, large ? huge : alignment, size);\n"
+        "    if (result == 0 && large) {\n"
+        "        madvise(aligned_memory, size, MADV_HUGEPAGE); // a wish: its failure is no error\n"
+        "    }\n"
+        "   #else\n"
+        "    int result = posix_memalign(&aligned_memory, alignment, size);\n"
+        "   #endif\n",
     ),
 )
 
