@@ -167,6 +167,8 @@ class Connection:
         self._backoff = backoff
         self.phase = Phase.WAITING
         self.epoch = 0
+        # Of the last connection, which the next one's must pass; 0 before the first.
+        self.last_epoch = 0
         self._num_dials = 0
         self._num_lost = 0  # since the last Welcome
         self._retry_at = now
@@ -234,6 +236,7 @@ class Connection:
         if self.phase is not Phase.DIALLING or event.epoch <= 0:
             return self._lose("unexpected welcome", self._backoff.next_delay_s(), now)
         self.phase, self.epoch, self._since = Phase.CONNECTED, event.epoch, now
+        self.last_epoch = event.epoch
         self._set_times(event.heartbeat_interval_s, event.lease_s)
         self._num_lost = 0
         self._last_heard_at = now

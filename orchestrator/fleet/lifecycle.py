@@ -3,7 +3,8 @@
     ENROLLED -> READY <-> SUSPECT -> DOWN        DRAINING -> LEFT        REVOKED
 
 - A connection starts with Hello and holds the device's newest epoch; an event of
-  an older epoch changes nothing (fencing), so a device never appears twice.
+  an older epoch changes nothing (fencing), so a device never appears twice. When
+  another hub took a newer connection, the older one ends and the device is forgotten.
 - A closed stream makes the device SUSPECT at once; it is DOWN when its lease,
   renewed by each heartbeat, ran out. Only a new Hello brings it back from DOWN.
 - A connected device that misses heartbeats is SUSPECT until it shows life again.
@@ -27,9 +28,11 @@ from orchestrator.fleet.lifecycle_events import (
     Effect,
     Enrolled,
     Event,
+    Forgotten,
     GoodbyeReceived,
     HeartbeatReceived,
     Lost,
+    MovedAway,
     Progressed,
     Removed,
     SendDrain,
@@ -89,11 +92,11 @@ class Lifecycle:
         match event:
             case Tick():
                 return self._tick(now_ms)
-            case Enrolled(device_id, state):
+            case Enrolled(device_id, state, epoch):
                 if device_id not in self._lives:
                     known = DeviceState.SUSPECT if state is DeviceState.READY else state
                     lease_until_ms = now_ms + self.terms.lease_ms
-                    self._lives[device_id] = _Life(known, lease_until_ms=lease_until_ms)
+                    self._lives[device_id] = _Life(known, epoch, lease_until_ms=lease_until_ms)
                 return ()
         life = self._lives.get(event.device_id)
         if life is None or life.state is DeviceState.REVOKED:
@@ -107,6 +110,8 @@ class Lifecycle:
                 return self._drain(device_id, life)
             case Removed(device_id):
                 return self._remove(device_id, life)
+            case MovedAway(device_id, epoch):
+                return self._forget(device_id, life, epoch)
         if not (life.connected and life.epoch == event.epoch):
             return ()
         return self._handle_of_connection(event, life, now_ms)
@@ -196,6 +201,19 @@ class Lifecycle:
             entered,
             Close(device_id, life.epoch, CloseCause.REVOKED),
             Lost(device_id, life.epoch),
+        )
+
+    def _forget(self, device_id: DeviceId, life: _Life, epoch: int) -> tuple[Effect, ...]:
+        # The same epoch at two hubs: the registry lost its newest writes. The later one counts.
+        if epoch < life.epoch:
+            return ()
+        del self._lives[device_id]
+        if not life.connected:
+            return (Forgotten(device_id),)
+        return (
+            Close(device_id, life.epoch, CloseCause.REPLACED),
+            Lost(device_id, life.epoch),
+            Forgotten(device_id),
         )
 
     def _tick(self, now_ms: float) -> tuple[Effect, ...]:

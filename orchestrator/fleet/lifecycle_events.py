@@ -12,11 +12,13 @@ from orchestrator.fleet.view import DeviceId, DeviceState
 class Enrolled:
     """A device became known; `state` is what the registry remembers of it.
 
-    A device that an earlier hub process held gets one lease to come back.
+    A device that an earlier hub process held gets one lease to come back; `epoch` is
+    that of the connection it had.
     """
 
     device_id: DeviceId
     state: DeviceState = DeviceState.ENROLLED
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,20 @@ class Removed:
 
 
 @dataclass(frozen=True, slots=True)
+class MovedAway:
+    """Another hub took a connection of this epoch: the device is that hub's business."""
+
+    device_id: DeviceId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed."""
 
 
 ConnectionEvent = HeartbeatReceived | Progressed | StreamClosed | GoodbyeReceived
-Event = ConnectionEvent | Enrolled | Connected | DrainRequested | Removed | Tick
+Event = ConnectionEvent | Enrolled | Connected | DrainRequested | Removed | MovedAway | Tick
 
 
 class CloseCause(StrEnum):
@@ -127,4 +137,11 @@ class SendDrain:
     epoch: int
 
 
-Effect = StateChanged | Close | Lost | SendDrain
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Nothing is known of the device here from now on."""
+
+    device_id: DeviceId
+
+
+Effect = StateChanged | Close | Lost | SendDrain | Forgotten

@@ -1,18 +1,25 @@
 """The registry in Redis: hashes `shoal:device:<id>`, names in `shoal:device-name:<name>`.
 
-Changes that must not race (claiming a name, revoking) are Lua scripts, which
-Redis runs one at a time.
+Changes that must not race (claiming a name, connecting, revoking) are Lua scripts, which
+Redis runs one at a time. What other hubs must hear of goes into the stream
+`shoal:device-changes` in the same step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from orchestrator.fleet.registry import DeviceEntry, NameTaken
+from orchestrator.fleet.registry import (
+    Change,
+    ChangeKind,
+    DeviceEntry,
+    NameTaken,
+    StateReport,
+)
 from orchestrator.fleet.view import DeviceId, DeviceState
 
 # What any call may raise when the state Redis is away or refuses.
@@ -21,6 +28,10 @@ StateError = RedisError
 _DEVICE = "shoal:device:"
 _NAME = "shoal:device-name:"
 _IDS = "shoal:devices"
+_CHANGES = "shoal:device-changes"
+# A hub that was away for longer reads the whole registry instead.
+_MAX_CHANGES = 50_000
+_BATCH = 1_000
 
 # KEYS: device, name, ids. ARGV: id, then field, value, ...
 _ADD = """
@@ -37,12 +48,35 @@ if redis.call('HGET', KEYS[1], 'revoked') ~= '0' then return 0 end
 redis.call('HSET', KEYS[1], unpack(ARGV))
 return 1
 """
-# KEYS: device. ARGV: id, prefix of name keys.
+# KEYS: device. ARGV: epoch, then field, value, ...
+_RECORD_STATE = """
+local known = redis.call('HMGET', KEYS[1], 'revoked', 'epoch')
+if known[1] ~= '0' or tonumber(known[2] or '0') > tonumber(ARGV[1]) then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+return 1
+"""
+# KEYS: device, changes. ARGV: id, hub, known epoch, length of changes.
+_CONNECT = """
+local epoch = math.max(tonumber(redis.call('HGET', KEYS[1], 'epoch') or '0'), tonumber(ARGV[3])) + 1
+redis.call('HSET', KEYS[1], 'epoch', string.format('%.0f', epoch), 'hub', ARGV[2])
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[4], '*',
+    'kind', 'connected', 'device', ARGV[1], 'epoch', string.format('%.0f', epoch), 'hub', ARGV[2])
+return epoch
+"""
+# KEYS: device, changes. ARGV: id, length of changes.
+_DRAIN = """
+if redis.call('HGET', KEYS[1], 'revoked') ~= '0' then return 0 end
+redis.call('HSET', KEYS[1], 'state', 'DRAINING')
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'kind', 'drain', 'device', ARGV[1])
+return 1
+"""
+# KEYS: device, changes. ARGV: id, prefix of name keys, length of changes.
 _REVOKE = """
 local name = redis.call('HGET', KEYS[1], 'name')
 if not name then return 0 end
 redis.call('HSET', KEYS[1], 'revoked', '1', 'state', 'REVOKED')
 if redis.call('GET', ARGV[2] .. name) == ARGV[1] then redis.call('DEL', ARGV[2] .. name) end
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[3], '*', 'kind', 'revoked', 'device', ARGV[1])
 return 1
 """
 
@@ -62,6 +96,9 @@ class RedisRegistry:
         self._client = client
         self._add = client.register_script(_ADD)
         self._update_live = client.register_script(_UPDATE_LIVE)
+        self._record_state = client.register_script(_RECORD_STATE)
+        self._connect = client.register_script(_CONNECT)
+        self._drain = client.register_script(_DRAIN)
         self._revoke = client.register_script(_REVOKE)
 
     async def add(self, entry: DeviceEntry) -> None:
@@ -97,18 +134,52 @@ class RedisRegistry:
             if fields.get("name")
         ]
 
-    async def record_state(
-        self, device_id: DeviceId, state: DeviceState, last_seen_unix_ms: int, device_class: str
-    ) -> None:
-        """See Registry.record_state."""
-        args = ["state", state.value, "last_seen_unix_ms", str(last_seen_unix_ms)]
-        if device_class:
-            args += ["class", device_class]
-        await self._update_live(keys=[_DEVICE + device_id], args=args)
+    async def record_states(self, reports: Sequence[StateReport]) -> None:
+        """See Registry.record_states."""
+        for start in range(0, len(reports), _BATCH):
+            pipeline = self._client.pipeline(transaction=False)
+            for report in reports[start : start + _BATCH]:
+                args = [str(report.epoch), "state", report.state.value]
+                args += ["last_seen_unix_ms", str(report.last_seen_unix_ms)]
+                if report.device_class:
+                    args += ["class", report.device_class]
+                await self._record_state(
+                    keys=[_DEVICE + report.device_id], args=args, client=pipeline
+                )
+            await pipeline.execute()
 
-    async def next_epoch(self, device_id: DeviceId) -> int:
-        """See Registry.next_epoch."""
-        return int(await self._client.hincrby(_DEVICE + device_id, "epoch", 1))
+    async def connect(self, device_id: DeviceId, hub: str, known_epoch: int) -> int:
+        """See Registry.connect."""
+        return int(
+            await self._connect(
+                keys=[_DEVICE + device_id, _CHANGES],
+                args=[device_id, hub, known_epoch, _MAX_CHANGES],
+            )
+        )
+
+    async def drain(self, device_id: DeviceId) -> None:
+        """See Registry.drain."""
+        await self._drain(keys=[_DEVICE + device_id, _CHANGES], args=[device_id, _MAX_CHANGES])
+
+    async def last_change(self) -> str:
+        """See Registry.last_change."""
+        newest = cast(Any, await self._client.xrevrange(_CHANGES, count=1))
+        return str(newest[0][0]) if newest else "0-0"
+
+    async def changes(self, after: str, wait_ms: int) -> tuple[Sequence[Change], str]:
+        """See Registry.changes; at most some thousands at once."""
+        streams = await self._client.xread({_CHANGES: after}, count=_BATCH, block=wait_ms)
+        rows = cast(Any, streams)[0][1] if streams else []
+        changes = [
+            Change(
+                ChangeKind(fields["kind"]),
+                DeviceId(fields["device"]),
+                int(fields.get("epoch", "0")),
+                fields.get("hub", ""),
+            )
+            for _, fields in rows
+        ]
+        return changes, str(rows[-1][0]) if rows else after
 
     async def record_certificate(self, device_id: DeviceId, cert_serial: str) -> None:
         """See Registry.record_certificate."""
@@ -116,7 +187,9 @@ class RedisRegistry:
 
     async def revoke(self, device_id: DeviceId) -> None:
         """See Registry.revoke."""
-        await self._revoke(keys=[_DEVICE + device_id], args=[device_id, _NAME])
+        await self._revoke(
+            keys=[_DEVICE + device_id, _CHANGES], args=[device_id, _NAME, _MAX_CHANGES]
+        )
 
 
 def _fields_of(entry: DeviceEntry) -> dict[str, str]:
@@ -129,6 +202,7 @@ def _fields_of(entry: DeviceEntry) -> dict[str, str]:
         "enrolled_unix_ms": str(entry.enrolled_unix_ms),
         "last_seen_unix_ms": str(entry.last_seen_unix_ms),
         "epoch": str(entry.epoch),
+        "hub": entry.hub,
     }
 
 
@@ -143,4 +217,5 @@ def _entry_of(device_id: DeviceId, fields: Mapping[str, str]) -> DeviceEntry:
         enrolled_unix_ms=int(fields.get("enrolled_unix_ms", "0")),
         last_seen_unix_ms=int(fields.get("last_seen_unix_ms", "0")),
         epoch=int(fields.get("epoch", "0")),
+        hub=fields.get("hub", ""),
     )

@@ -18,6 +18,7 @@ from orchestrator.fleet.lifecycle_events import (
     Effect,
     Enrolled,
     Event,
+    Forgotten,
     GoodbyeReceived,
     HeartbeatReceived,
     Lost,
@@ -28,14 +29,14 @@ from orchestrator.fleet.lifecycle_events import (
     StreamClosed,
     Tick,
 )
-from orchestrator.fleet.registry import DeviceEntry, Registry
-from orchestrator.fleet.registry_redis import StateError
+from orchestrator.fleet.registry import DeviceEntry, Registry, StateReport
 from orchestrator.fleet.view import DeviceId, DeviceState
 from orchestrator.fleet.view_store import ViewStore
 from orchestrator.hub import convert
 from orchestrator.hub.clock import Clock
 from orchestrator.hub.connection import DeviceConnection, Rejected
 from orchestrator.hub.outbox import Outbox
+from orchestrator.hub.roster import Known, Roster
 from shoal.errors import ShoalError
 from shoal.v1 import device_pb2, engine_pb2, inference_pb2
 from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, agree_on_protocol
@@ -70,12 +71,7 @@ class Devices:
         self._lifecycle = Lifecycle(self._terms)
         self._open: dict[tuple[DeviceId, int], DeviceConnection] = {}
         self._current: dict[DeviceId, DeviceConnection] = {}
-        self._unwritten: dict[DeviceId, DeviceState] = {}
-
-    async def restore(self) -> None:
-        """Take up what the registry remembers; connected devices come back with their Hello."""
-        for entry in await self._registry.list():
-            self._handle(Enrolled(entry.device_id, entry.state))
+        self.roster = Roster(parts.config.hub_id, parts.registry, self._handle)
 
     async def connect(self, device_id: DeviceId, hello: device_pb2.Hello) -> DeviceConnection:
         """Welcome the device on a new stream with a newer epoch; raises Rejected.
@@ -89,7 +85,7 @@ class Devices:
                 f"the hub speaks protocol {MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}, the agent "
                 f"{hello.min_protocol} to {hello.max_protocol}; upgrade the older one",
             )
-        entry, epoch = await self._admit(device_id)
+        entry, epoch = await self.roster.admit(device_id, hello.last_epoch, self._known(device_id))
         state = self._lifecycle.state_of(device_id) or entry.state
         try:
             view = replace(
@@ -124,32 +120,12 @@ class Devices:
         self._handle(Connected(device_id, epoch))
         return connection
 
-    async def _admit(self, device_id: DeviceId) -> tuple[DeviceEntry, int]:
-        """The device's entry and its next epoch; without Redis, from what this hub knows."""
-        known = self._current.get(device_id)
-        in_memory_epoch = self._lifecycle.epoch_of(device_id) + 1
-        try:
-            entry = await self._registry.get(device_id)
-            if entry is not None and not entry.revoked:
-                epoch = max(await self._registry.next_epoch(device_id), in_memory_epoch)
-                self._handle(Enrolled(device_id))
-                return entry, epoch
-        except StateError as error:
-            _log.warning("registry_unavailable", error=str(error), device_id=device_id)
-            if known is None or self._lifecycle.state_of(device_id) is DeviceState.REVOKED:
-                raise Rejected(
-                    device_pb2.Reject.REASON_SHUTTING_DOWN,
-                    "the fleet's registry does not answer; connect again",
-                ) from error
-            return DeviceEntry(device_id, known.name), in_memory_epoch
-        if entry is None:
-            raise Rejected(
-                device_pb2.Reject.REASON_UNKNOWN_DEVICE,
-                "this fleet does not know the device; enrol it again with a new token",
-            )
-        raise Rejected(
-            device_pb2.Reject.REASON_REVOKED,
-            "the device was removed from the fleet; enrol it again with a new token",
+    def _known(self, device_id: DeviceId) -> Known:
+        connection = self._current.get(device_id)
+        return Known(
+            connection.name if connection is not None else "",
+            self._lifecycle.epoch_of(device_id),
+            self._lifecycle.state_of(device_id) is DeviceState.REVOKED,
         )
 
     def is_current(self, connection: DeviceConnection) -> bool:
@@ -237,37 +213,25 @@ class Devices:
         """State in this hub; None when the device was never seen here."""
         return self._lifecycle.state_of(device_id)
 
-    def drain(self, device_id: DeviceId) -> None:
-        """Let the device finish what runs and take nothing new."""
-        self._handle(Enrolled(device_id))
-        self._handle(DrainRequested(device_id))
+    async def drain(self, entry: DeviceEntry) -> DeviceState | None:
+        """Let the device finish what runs and take nothing new, at whatever hub it is."""
+        if entry.hub and entry.hub != self._config.hub_id:
+            await self._registry.drain(entry.device_id)
+            return DeviceState.DRAINING
+        self._handle(Enrolled(entry.device_id, entry.state, entry.epoch))
+        self._handle(DrainRequested(entry.device_id))
+        return self.state_of(entry.device_id)
 
     async def remove(self, device_id: DeviceId) -> None:
-        """Revoke the device for good: first durably, then here."""
+        """Revoke the device for good: first durably, then here; other hubs hear of it."""
         await self._registry.revoke(device_id)
         self._handle(Enrolled(device_id))
         self._handle(Removed(device_id))
-        self._views.remove(device_id)
-        self._current.pop(device_id, None)
 
     def end_all(self) -> None:
         """Tell all devices to come back soon: this hub stops."""
         for connection in self._open.values():
             connection.end(CloseCause.HUB_STOPS)
-
-    async def write_states(self) -> None:
-        """Write changed states to the registry; raises StateError and tries them again later."""
-        while self._unwritten:
-            device_id, state = next(iter(self._unwritten.items()))
-            connection = self._current.get(device_id)
-            await self._registry.record_state(
-                device_id,
-                state,
-                connection.last_seen_unix_ms if connection else 0,
-                connection.capabilities.device_class if connection else "",
-            )
-            if self._unwritten.get(device_id) is state:
-                del self._unwritten[device_id]
 
     def _places(self, models: Iterable[engine_pb2.ModelReport]) -> int:
         slots = max((model.slots for model in models), default=0)
@@ -281,14 +245,36 @@ class Devices:
         match effect:
             case StateChanged(device_id, old, new, why):
                 self._views.set_state(device_id, new)
-                self._unwritten[device_id] = new
+                self._tell(device_id, new)
                 _log.info("device_state", device_id=device_id, old=old, new=new, why=why)
+                if new is DeviceState.REVOKED:
+                    self._let_go(device_id)
             case Close(device_id, epoch, cause):
                 connection = self._open.get((device_id, epoch))
                 if connection is not None:
                     connection.end(cause)
             case Lost(device_id, epoch):
                 self._on_lost(device_id, epoch)
+            case Forgotten(device_id):
+                _log.info("device_moved_away", device_id=device_id)
+                self.roster.forget(device_id)
+                self._let_go(device_id)
             case SendDrain(device_id, _):
                 drain = device_pb2.Drain(reason="requested by an operator")
                 self.send(device_id, device_pb2.HubFrame(drain=drain))
+
+    def _let_go(self, device_id: DeviceId) -> None:
+        self._views.remove(device_id)
+        self._current.pop(device_id, None)
+
+    def _tell(self, device_id: DeviceId, state: DeviceState) -> None:
+        connection = self._current.get(device_id)
+        self.roster.note(
+            StateReport(
+                device_id,
+                state,
+                self._lifecycle.epoch_of(device_id),
+                connection.last_seen_unix_ms if connection else 0,
+                connection.capabilities.device_class if connection else "",
+            )
+        )

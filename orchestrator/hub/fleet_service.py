@@ -109,7 +109,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             last_seen_unix_ms=entry.last_seen_unix_ms,
             epoch=entry.epoch,
             in_flight=self._views.in_flight(entry.device_id),
-            hub_id=self._hub_id,
+            hub_id=self._hub_id if connection is not None else entry.hub,
         )
         if connection is None:
             status.capabilities.device_class = entry.device_class
@@ -137,9 +137,13 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         """Let the device finish what runs; it leaves when it is done."""
         await require_role(context, Role.GATEWAY)
         entry = await self._find(request.device, context)
-        self._devices.drain(entry.device_id)
+        try:
+            state = await self._devices.drain(entry)
+        except StateError as error:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _NO_REGISTRY)
+            raise RuntimeError("abort returned") from error
         _log.info("device_drain_requested", device_id=entry.device_id)
-        return self._reply(entry.device_id)
+        return _reply(entry.device_id, state)
 
     async def RemoveDevice(
         self, request: fleet_pb2.DeviceRequest, context: grpc.aio.ServicerContext
@@ -156,11 +160,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             await context.abort(grpc.StatusCode.UNAVAILABLE, _NO_REGISTRY)
             raise RuntimeError("abort returned") from error
         _log.info("device_removed", device_id=entry.device_id, name=entry.name)
-        return self._reply(entry.device_id)
-
-    def _reply(self, device_id: DeviceId) -> fleet_pb2.DeviceReply:
-        state = self._devices.state_of(device_id)
-        return fleet_pb2.DeviceReply(device_id=device_id, state=state.value if state else "")
+        return _reply(entry.device_id, DeviceState.REVOKED)
 
     async def _find(self, id_or_name: str, context: grpc.aio.ServicerContext) -> DeviceEntry:
         try:
@@ -175,6 +175,10 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             await context.abort(grpc.StatusCode.NOT_FOUND, message)
             raise RuntimeError("abort returned")
         return entry
+
+
+def _reply(device_id: DeviceId, state: DeviceState | None) -> fleet_pb2.DeviceReply:
+    return fleet_pb2.DeviceReply(device_id=device_id, state=state.value if state else "")
 
 
 def _all_suspect(models: Sequence[engine_pb2.ModelReport]) -> bool:

@@ -95,10 +95,11 @@ class Hub:
 
         Raises OSError when a port cannot be bound, StateError when Redis is away.
         """
-        await self._devices.restore()
+        await self._devices.roster.restore()
         self._loops = [
             asyncio.create_task(self._tick_forever(), name="hub-tick"),
             asyncio.create_task(self._flush_forever(), name="hub-flush"),
+            asyncio.create_task(self._devices.roster.follow(), name="hub-changes"),
         ]
         enrol_server, link_server = self._build_servers()
         enrol_port = self._bind(enrol_server, self._config.enrol_port, ask_certificate=False)
@@ -229,5 +230,5 @@ class Hub:
                 await asyncio.sleep(FLUSH_RETRY_S)
 
     async def _flush(self) -> None:
-        await self._devices.write_states()
+        await self._devices.roster.write()
         await self._recorder.flush()

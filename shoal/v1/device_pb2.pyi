@@ -10,23 +10,27 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DeviceFrame(_message.Message):
-    __slots__ = ("epoch", "hello", "heartbeat", "inference", "model", "goodbye")
+    __slots__ = ("epoch", "hello", "heartbeat", "inference", "model", "goodbye", "local_served", "upgrade_progress")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     INFERENCE_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_SERVED_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_PROGRESS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     hello: Hello
     heartbeat: Heartbeat
     inference: _inference_pb2.InferenceFrame
     model: _engine_pb2.ModelReport
     goodbye: Goodbye
-    def __init__(self, epoch: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., inference: _Optional[_Union[_inference_pb2.InferenceFrame, _Mapping]] = ..., model: _Optional[_Union[_engine_pb2.ModelReport, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ...) -> None: ...
+    local_served: LocalServed
+    upgrade_progress: UpgradeProgress
+    def __init__(self, epoch: _Optional[int] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., inference: _Optional[_Union[_inference_pb2.InferenceFrame, _Mapping]] = ..., model: _Optional[_Union[_engine_pb2.ModelReport, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., local_served: _Optional[_Union[LocalServed, _Mapping]] = ..., upgrade_progress: _Optional[_Union[UpgradeProgress, _Mapping]] = ...) -> None: ...
 
 class HubFrame(_message.Message):
-    __slots__ = ("welcome", "reject", "heartbeat_ack", "inference", "load_model", "unload_model", "drain")
+    __slots__ = ("welcome", "reject", "heartbeat_ack", "inference", "load_model", "unload_model", "drain", "local_served_ack", "upgrade", "upgrade_verdict")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     REJECT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_ACK_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +38,9 @@ class HubFrame(_message.Message):
     LOAD_MODEL_FIELD_NUMBER: _ClassVar[int]
     UNLOAD_MODEL_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_SERVED_ACK_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_VERDICT_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     reject: Reject
     heartbeat_ack: HeartbeatAck
@@ -41,10 +48,13 @@ class HubFrame(_message.Message):
     load_model: LoadModel
     unload_model: UnloadModel
     drain: Drain
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., reject: _Optional[_Union[Reject, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., inference: _Optional[_Union[_inference_pb2.InferenceCommand, _Mapping]] = ..., load_model: _Optional[_Union[LoadModel, _Mapping]] = ..., unload_model: _Optional[_Union[UnloadModel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ...) -> None: ...
+    local_served_ack: LocalServedAck
+    upgrade: Upgrade
+    upgrade_verdict: UpgradeVerdict
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., reject: _Optional[_Union[Reject, _Mapping]] = ..., heartbeat_ack: _Optional[_Union[HeartbeatAck, _Mapping]] = ..., inference: _Optional[_Union[_inference_pb2.InferenceCommand, _Mapping]] = ..., load_model: _Optional[_Union[LoadModel, _Mapping]] = ..., unload_model: _Optional[_Union[UnloadModel, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., local_served_ack: _Optional[_Union[LocalServedAck, _Mapping]] = ..., upgrade: _Optional[_Union[Upgrade, _Mapping]] = ..., upgrade_verdict: _Optional[_Union[UpgradeVerdict, _Mapping]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("min_protocol", "max_protocol", "agent_version", "capabilities", "models", "running_request_ids", "device_unix_ms")
+    __slots__ = ("min_protocol", "max_protocol", "agent_version", "capabilities", "models", "running_request_ids", "device_unix_ms", "installation", "last_epoch")
     MIN_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     MAX_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -52,6 +62,8 @@ class Hello(_message.Message):
     MODELS_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTALLATION_FIELD_NUMBER: _ClassVar[int]
+    LAST_EPOCH_FIELD_NUMBER: _ClassVar[int]
     min_protocol: int
     max_protocol: int
     agent_version: str
@@ -59,7 +71,9 @@ class Hello(_message.Message):
     models: _containers.RepeatedCompositeFieldContainer[_engine_pb2.ModelReport]
     running_request_ids: _containers.RepeatedScalarFieldContainer[str]
     device_unix_ms: int
-    def __init__(self, min_protocol: _Optional[int] = ..., max_protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., capabilities: _Optional[_Union[CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., running_request_ids: _Optional[_Iterable[str]] = ..., device_unix_ms: _Optional[int] = ...) -> None: ...
+    installation: Installation
+    last_epoch: int
+    def __init__(self, min_protocol: _Optional[int] = ..., max_protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., capabilities: _Optional[_Union[CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., running_request_ids: _Optional[_Iterable[str]] = ..., device_unix_ms: _Optional[int] = ..., installation: _Optional[_Union[Installation, _Mapping]] = ..., last_epoch: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "epoch", "heartbeat_interval_ms", "lease_ms", "hub_id", "hub_version")
@@ -207,14 +221,24 @@ class Accelerator(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., unified_memory: _Optional[bool] = ..., served_by: _Optional[str] = ...) -> None: ...
 
 class LoadModel(_message.Message):
-    __slots__ = ("name", "url", "sha256")
+    __slots__ = ("name", "url", "sha256", "size_bytes", "file", "slots", "context_tokens", "rate_bytes_per_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     url: str
     sha256: str
-    def __init__(self, name: _Optional[str] = ..., url: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
+    size_bytes: int
+    file: str
+    slots: int
+    context_tokens: int
+    rate_bytes_per_s: int
+    def __init__(self, name: _Optional[str] = ..., url: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file: _Optional[str] = ..., slots: _Optional[int] = ..., context_tokens: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class UnloadModel(_message.Message):
     __slots__ = ("name",)
@@ -233,3 +257,105 @@ class Goodbye(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class LocalServed(_message.Message):
+    __slots__ = ("journal", "sequence", "usages")
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    USAGES_FIELD_NUMBER: _ClassVar[int]
+    journal: str
+    sequence: int
+    usages: _containers.RepeatedCompositeFieldContainer[LocalUsage]
+    def __init__(self, journal: _Optional[str] = ..., sequence: _Optional[int] = ..., usages: _Optional[_Iterable[_Union[LocalUsage, _Mapping]]] = ...) -> None: ...
+
+class LocalServedAck(_message.Message):
+    __slots__ = ("journal", "sequence")
+    JOURNAL_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    journal: str
+    sequence: int
+    def __init__(self, journal: _Optional[str] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class LocalUsage(_message.Message):
+    __slots__ = ("model", "finished", "failed", "cancelled", "without_hub", "prompt_tokens", "completion_tokens", "cached_tokens", "ttft_ms", "prefill_ms", "total_ms", "joules", "first_unix_ms", "last_unix_ms")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_FIELD_NUMBER: _ClassVar[int]
+    WITHOUT_HUB_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_MS_FIELD_NUMBER: _ClassVar[int]
+    JOULES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    finished: int
+    failed: int
+    cancelled: int
+    without_hub: int
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    ttft_ms: float
+    prefill_ms: float
+    total_ms: float
+    joules: float
+    first_unix_ms: int
+    last_unix_ms: int
+    def __init__(self, model: _Optional[str] = ..., finished: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., without_hub: _Optional[int] = ..., prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., ttft_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., joules: _Optional[float] = ..., first_unix_ms: _Optional[int] = ..., last_unix_ms: _Optional[int] = ...) -> None: ...
+
+class Installation(_message.Message):
+    __slots__ = ("release", "trial", "failed_release", "failure")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    TRIAL_FIELD_NUMBER: _ClassVar[int]
+    FAILED_RELEASE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    release: str
+    trial: str
+    failed_release: str
+    failure: str
+    def __init__(self, release: _Optional[str] = ..., trial: _Optional[str] = ..., failed_release: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class Upgrade(_message.Message):
+    __slots__ = ("version", "files", "ready_within_s", "drain_within_s")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    READY_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_WITHIN_S_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    files: _containers.RepeatedCompositeFieldContainer[UpgradeFile]
+    ready_within_s: int
+    drain_within_s: int
+    def __init__(self, version: _Optional[str] = ..., files: _Optional[_Iterable[_Union[UpgradeFile, _Mapping]]] = ..., ready_within_s: _Optional[int] = ..., drain_within_s: _Optional[int] = ...) -> None: ...
+
+class UpgradeFile(_message.Message):
+    __slots__ = ("name", "sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    sha256: str
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
+
+class UpgradeProgress(_message.Message):
+    __slots__ = ("version", "phase", "failure")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    phase: str
+    failure: str
+    def __init__(self, version: _Optional[str] = ..., phase: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class UpgradeVerdict(_message.Message):
+    __slots__ = ("release", "keep", "reason")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    release: str
+    keep: bool
+    reason: str
+    def __init__(self, release: _Optional[str] = ..., keep: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...

@@ -29,7 +29,7 @@ from shoal.v1 import (
     inference_pb2,
     inference_pb2_grpc,
 )
-from shoal.wire import CHANNEL_OPTIONS, HUB_TLS_NAME
+from shoal.wire import CHANNEL_OPTIONS, HUB_TLS_NAME, MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 
 DEADLINE_S = 10.0
 MODEL = "smollm2-135m-instruct"
@@ -127,19 +127,20 @@ class ScriptedDevice:
         self.models = [model_report()]
         self.running: list[str] = []
 
-    async def connect(self) -> device_pb2.HubFrame:
-        """Open a fresh stream, say Hello, return the hub's first frame."""
-        self.channel = self._rig.channel(*self._keys)
+    async def connect(self, rig: HubRig | None = None) -> device_pb2.HubFrame:
+        """Open a fresh stream to `rig` (else its own), say Hello, return the hub's first frame."""
+        self.channel = (rig or self._rig).channel(*self._keys)
         self.call = device_pb2_grpc.DeviceLinkStub(self.channel).Connect()
         hello = device_pb2.Hello(
-            min_protocol=1,
-            max_protocol=1,
+            min_protocol=MIN_PROTOCOL_VERSION,
+            max_protocol=PROTOCOL_VERSION,
             agent_version="test",
             capabilities=device_pb2.CapabilityReport(
                 device_class=self.device_class, detected_class=self.device_class, cores=2
             ),
             models=self.models,
             running_request_ids=self.running,
+            last_epoch=self.epoch,
         )
         await self.call.write(device_pb2.DeviceFrame(hello=hello))
         first = await self.read()
@@ -223,15 +224,17 @@ def failed(request_id: str, reason: int, message: str = "") -> inference_pb2.Seq
 
 
 @asynccontextmanager
-async def running_hub(folder: Path, state_url: str, **settings: object) -> AsyncIterator[HubRig]:
-    """A hub with its own authority under `folder`, state in `state_url`."""
-    ca_dir, tls_dir = folder / "ca", folder / "hub"
+async def running_hub(
+    folder: Path, state_url: str, *, hub_id: str = "h1", **settings: object
+) -> AsyncIterator[HubRig]:
+    """A hub with the authority under `folder`, state in `state_url`."""
+    ca_dir, tls_dir = folder / "ca", folder / hub_id
     authority = Authority.load_or_create(ca_dir)
     tls_dir.mkdir(exist_ok=True)
-    key, certificate = authority.issue_service("hub:h1", [HUB_TLS_NAME])
+    key, certificate = authority.issue_service(f"hub:{hub_id}", [HUB_TLS_NAME])
     (tls_dir / "tls.key").write_text(key)
     (tls_dir / "tls.crt").write_text(certificate)
-    config = HubConfig("h1", state_url, ca_dir, tls_dir, **settings)  # type: ignore[arg-type]
+    config = HubConfig(hub_id, state_url, ca_dir, tls_dir, **settings)  # type: ignore[arg-type]
     hub = build_hub(config)
     await hub.start()
     rig = HubRig(hub, config, authority)

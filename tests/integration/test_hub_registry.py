@@ -7,7 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.registry import DeviceEntry, NameTaken, Registry
+from orchestrator.fleet.registry import (
+    Change,
+    ChangeKind,
+    DeviceEntry,
+    NameTaken,
+    Registry,
+    StateReport,
+)
 from orchestrator.fleet.registry_memory import MemoryRegistry
 from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.fleet.view import DeviceId, DeviceState
@@ -56,8 +63,12 @@ async def test_name_of_another_live_device_is_refused(registry: Registry) -> Non
 
 async def test_state_is_recorded_and_class_kept_when_empty(registry: Registry) -> None:
     await registry.add(PI)
-    await registry.record_state(PI.device_id, DeviceState.READY, 9, "arm_cpu")
-    await registry.record_state(PI.device_id, DeviceState.DOWN, 12, "")
+    await registry.record_states(
+        [
+            StateReport(PI.device_id, DeviceState.READY, 0, 9, "arm_cpu"),
+            StateReport(PI.device_id, DeviceState.DOWN, 0, 12),
+        ]
+    )
     entry = await registry.get(PI.device_id)
     assert entry == replace(
         PI, state=DeviceState.DOWN, last_seen_unix_ms=12, device_class="arm_cpu"
@@ -66,14 +77,52 @@ async def test_state_is_recorded_and_class_kept_when_empty(registry: Registry) -
 
 async def test_epochs_only_grow(registry: Registry) -> None:
     await registry.add(PI)
-    assert [await registry.next_epoch(PI.device_id) for _ in range(3)] == [1, 2, 3]
+    hubs = ["h1", "h2", "h1"]
+    assert [await registry.connect(PI.device_id, hub, 0) for hub in hubs] == [1, 2, 3]
+    entry = await registry.get(PI.device_id)
+    assert entry is not None
+    assert (entry.epoch, entry.hub) == (3, "h1")
+
+
+async def test_epoch_that_the_device_remembers_is_passed(registry: Registry) -> None:
+    await registry.add(PI)
+    assert await registry.connect(PI.device_id, "h1", 1_000_000) == 1_000_001
+    assert await registry.connect(PI.device_id, "h2", 0) == 1_000_002
+
+
+async def test_state_of_an_older_connection_is_not_recorded(registry: Registry) -> None:
+    await registry.add(PI)
+    old = await registry.connect(PI.device_id, "h1", 0)
+    new = await registry.connect(PI.device_id, "h2", 0)
+    await registry.record_states([StateReport(PI.device_id, DeviceState.READY, new, 9)])
+    await registry.record_states([StateReport(PI.device_id, DeviceState.DOWN, old, 12)])
+    entry = await registry.get(PI.device_id)
+    assert entry is not None
+    assert (entry.state, entry.last_seen_unix_ms) == (DeviceState.READY, 9)
+
+
+async def test_changes_are_told_in_order_from_where_one_left_off(registry: Registry) -> None:
+    await registry.add(PI)
+    await registry.connect(PI.device_id, "h1", 0)
+    start = await registry.last_change()
+    assert await registry.changes(start, 1) == ([], start)
+    await registry.connect(PI.device_id, "h2", 0)
+    await registry.drain(PI.device_id)
+    changes, end = await registry.changes(start, 1_000)
+    await registry.revoke(PI.device_id)
+    assert changes == [
+        Change(ChangeKind.CONNECTED, PI.device_id, 2, "h2"),
+        Change(ChangeKind.DRAIN, PI.device_id),
+    ]
+    changes, _ = await registry.changes(end, 1_000)
+    assert changes == [Change(ChangeKind.REVOKED, PI.device_id)]
 
 
 async def test_revoked_device_frees_its_name_and_never_revives(registry: Registry) -> None:
     await registry.add(PI)
     await registry.revoke(PI.device_id)
     await registry.revoke(PI.device_id)
-    await registry.record_state(PI.device_id, DeviceState.READY, 9, "arm_cpu")
+    await registry.record_states([StateReport(PI.device_id, DeviceState.READY, 0, 9, "arm_cpu")])
     await registry.record_certificate(PI.device_id, "02")
     entry = await registry.get(PI.device_id)
     assert entry == replace(PI, revoked=True, state=DeviceState.REVOKED)
@@ -92,6 +141,6 @@ async def test_renewed_certificate_is_recorded(registry: Registry) -> None:
 
 
 async def test_changes_to_unknown_devices_leave_nothing(registry: Registry) -> None:
-    await registry.record_state(DeviceId("x"), DeviceState.READY, 1, "gpu")
+    await registry.record_states([StateReport(DeviceId("x"), DeviceState.READY, 0, 1, "gpu")])
     await registry.revoke(DeviceId("x"))
     assert await registry.list() == []

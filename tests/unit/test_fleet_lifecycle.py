@@ -16,9 +16,11 @@ from orchestrator.fleet.lifecycle_events import (
     DrainRequested,
     Enrolled,
     Event,
+    Forgotten,
     GoodbyeReceived,
     HeartbeatReceived,
     Lost,
+    MovedAway,
     Progressed,
     Removed,
     SendDrain,
@@ -147,6 +149,31 @@ def test_device_of_an_earlier_hub_gets_one_lease_to_come_back() -> None:
     assert lifecycle.state_of(D) is DeviceState.DOWN
 
 
+def test_device_that_moved_to_another_hub_is_closed_and_forgotten(ready: Lifecycle) -> None:
+    assert ready.handle(MovedAway(D, 2), 10) == (
+        Close(D, 1, CloseCause.REPLACED),
+        Lost(D, 1),
+        Forgotten(D),
+    )
+    assert ready.state_of(D) is None
+    assert ready.handle(HeartbeatReceived(D, 1), 20) == ()
+    assert ready.handle(Tick(), 1e9) == ()
+
+
+def test_device_that_came_back_from_another_hub_stays(ready: Lifecycle) -> None:
+    ready.handle(Connected(D, 3), 5)
+    assert ready.handle(MovedAway(D, 2), 10) == ()
+    assert ready.state_of(D) is DeviceState.READY
+
+
+def test_restored_device_keeps_the_epoch_that_fences_older_ones() -> None:
+    lifecycle = Lifecycle(TERMS)
+    lifecycle.handle(Enrolled(D, DeviceState.READY, 7), 0)
+    assert lifecycle.handle(Connected(D, 7), 1) == (Close(D, 7, CloseCause.REPLACED),)
+    lifecycle.handle(Connected(D, 8), 2)
+    assert lifecycle.is_current(D, 8)
+
+
 @dataclass(frozen=True)
 class Step:
     event: Event
@@ -169,6 +196,7 @@ _events = st.one_of(
     ),
     st.builds(DrainRequested, _ids),
     st.builds(Removed, _ids),
+    st.builds(MovedAway, _ids, _epochs),
     st.just(Tick()),
 )
 
@@ -185,8 +213,10 @@ def test_any_history_keeps_the_invariants(steps: list[Step]) -> None:
         before = {d: lifecycle.epoch_of(d) for d in ("a", "b")}
         effects = lifecycle.handle(step.event, now_ms)
         lifecycle.check_integrity()
+        forgotten = {e.device_id for e in effects if isinstance(e, Forgotten)}
+        assert not forgotten & revoked
         for device_id, epoch in before.items():
-            assert lifecycle.epoch_of(DeviceId(device_id)) >= epoch
+            assert lifecycle.epoch_of(DeviceId(device_id)) >= epoch or device_id in forgotten
         for effect in effects:
             if isinstance(effect, StateChanged):
                 assert effect.old is not DeviceState.REVOKED
