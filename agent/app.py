@@ -19,6 +19,7 @@ from pathlib import Path
 
 import structlog
 
+from agent.companion.settings import CompanionError, CompanionSettings, read_companions
 from agent.hardware.bandwidth import measure_bandwidth_gb_s
 from agent.hardware.memory import read_memory
 from agent.hardware.meters import find_meters
@@ -26,7 +27,7 @@ from agent.hardware.report import Capabilities, detect
 from agent.rpc import convert
 from agent.rpc.device import Device, DeviceParts
 from agent.rpc.engine_process import EngineSpec, engine_command
-from agent.rpc.engines import EngineSettings
+from agent.rpc.engines import Companion, EngineSettings
 from agent.rpc.enrol import JoinRequest, enrol
 from agent.rpc.identity import Identity, IdentityStore
 from agent.rpc.membership import Membership, check_not_expired
@@ -42,6 +43,8 @@ from shoal.model_names import catalogue_name
 
 log = structlog.get_logger()
 
+# By model name: what `--companion` said, and what that means.
+Companions = dict[str, tuple[str, CompanionSettings]]
 EngineCommand = Callable[[EngineSpec], Sequence[str]]
 
 
@@ -52,8 +55,11 @@ def main(arguments: Sequence[str], command: EngineCommand = engine_command) -> i
         config = read_config(arguments)
         set_up_logs("agent", config.log_level)
         _lock(config.home)
+        companions = _find_companions(config)
         models = _find_models(config)
-        return asyncio.run(_run(config, models, command, stages))
+        for name in companions.keys() & models.keys():
+            raise AgentError(ExitCode.USAGE, f"--companion and --model both serve {name!r}")
+        return asyncio.run(_run(config, models, companions, command, stages))
     except AgentError as error:
         stages.say("failed", exit_code=int(error.exit_code), message=error.message)
         sys.stderr.write(f"agent: {error.message}\n")
@@ -63,13 +69,17 @@ def main(arguments: Sequence[str], command: EngineCommand = engine_command) -> i
 
 
 async def _run(
-    config: AgentConfig, models: dict[str, Path], command: EngineCommand, stages: Stages
+    config: AgentConfig,
+    models: dict[str, Path],
+    companions: Companions,
+    command: EngineCommand,
+    stages: Stages,
 ) -> int:
     store = IdentityStore(config.home)
     identity = await _become_member(config, store, stages)
     structlog.contextvars.bind_contextvars(device_id=identity.device_id)
     sockets_dir = _make_sockets_dir(config)
-    capabilities = await asyncio.to_thread(_capabilities, config)
+    capabilities = await asyncio.to_thread(_capabilities, config, companions)
     meters, _ = find_meters(Path("/"), gpus=capabilities.detected_class == "gpu")
     device = Device(
         DeviceParts(
@@ -79,6 +89,10 @@ async def _run(
             backoff=Backoff(random.Random()),  # noqa: S311 - jitter is no secret
             stages=stages,
             meters=meters,
+            companions=tuple(
+                Companion(name, argument, patient=not settings.command)
+                for name, (argument, settings) in companions.items()
+            ),
         )
     )
     loop = asyncio.get_running_loop()
@@ -117,9 +131,24 @@ async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stag
     return identity
 
 
-def _capabilities(config: AgentConfig) -> Capabilities:
+def _capabilities(config: AgentConfig, companions: Companions) -> Capabilities:
     """Detect and measure; about 0.3 s for the memory bandwidth."""
-    detected = detect(declared_class=config.device_class, declared_tdp_w=config.tdp_w)
+    served_by = {
+        settings.device_class: f"companion {name}"
+        for name, (_, settings) in companions.items()
+        if settings.device_class
+    }
+    if len(served_by) > 1 and not config.device_class:
+        raise AgentError(
+            ExitCode.USAGE,
+            f"companions are of the classes {', '.join(sorted(served_by))}, and a device has one: "
+            "choose with --class, or run an agent for each",
+        )
+    detected = detect(
+        declared_class=config.device_class or "".join(served_by),
+        declared_tdp_w=config.tdp_w,
+        served_by=served_by,
+    )
     return dataclasses.replace(
         detected,
         memory_bandwidth_gb_s=measure_bandwidth_gb_s(
@@ -158,6 +187,19 @@ def _engine_settings(
         extra_arguments=config.engine_arguments,
     )
     return EngineSettings(sockets_dir, config.models_dir, defaults, command)
+
+
+def _find_companions(config: AgentConfig) -> Companions:
+    companions: Companions = {}
+    try:
+        for argument in config.companions:
+            for settings in read_companions(argument):
+                if settings.name in companions:
+                    raise CompanionError(f"two companions are named {settings.name!r}")
+                companions[settings.name] = (argument, settings)
+    except CompanionError as error:
+        raise AgentError(ExitCode.USAGE, str(error)) from error
+    return companions
 
 
 def _find_models(config: AgentConfig) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.hardware.accelerators import Accelerator, detect_accelerators
@@ -51,16 +51,22 @@ def detect(
     declared_class: str = "",
     declared_tdp_w: float | None = None,
     architecture: str = "",
+    served_by: Mapping[str, str] | None = None,
 ) -> Capabilities:
     """Read the device under `root`; `declared_class` overrides the class, not the hardware.
 
     `declared_tdp_w`: what the owner says that the device draws under load.
 
-    An accelerator makes the device's class only when an engine serves it.
+    An accelerator makes the device's class only when something serves it; `served_by` tells
+    what does, by the accelerator's kind.
     """
     cpu = detect_cpu(root, architecture)
     memory = read_memory(root)
     accelerators, notes = detect_accelerators(root, memory.total_bytes)
+    accelerators = [
+        a if a.served_by else replace(a, served_by=(served_by or {}).get(a.kind, ""))
+        for a in accelerators
+    ]
     served = [a.kind for a in accelerators if a.served_by]
     detected_class = served[0] if served else cpu.device_class
     meters, meter_notes = find_meters(root, gpus=detected_class == "gpu")

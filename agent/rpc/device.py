@@ -18,7 +18,7 @@ from agent.hardware.load import LoadSampler
 from agent.rpc import convert
 from agent.rpc.bridge import Bridge
 from agent.rpc.charging import Charging
-from agent.rpc.engines import Engines, EngineSettings
+from agent.rpc.engines import Companion, Engines, EngineSettings
 from agent.rpc.link import LinkEvents, LinkStream
 from agent.rpc.membership import Membership
 from agent.rpc.stages import Stages
@@ -47,6 +47,7 @@ class DeviceParts:
     backoff: Backoff
     stages: Stages
     meters: Meters
+    companions: tuple[Companion, ...] = ()
     grace_s: float = 3.0
 
 
@@ -80,6 +81,8 @@ class Device:
         """Serve until told to leave, rejected for good, or without a valid certificate."""
         for name, file in models.items():
             self._engines.start(name, file)
+        for companion in self._parts.companions:
+            self._engines.start_companion(companion)
         self._feed(conn.Tick())
         self._spawn(self._keep_certificate())
         if self._parts.meters.need_sampling:

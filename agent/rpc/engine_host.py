@@ -56,7 +56,7 @@ class EngineHost:
         self.spec = spec
         self._command = command
         self._listener = listener
-        self._machine = sup.Supervision()
+        self._machine = sup.Supervision(patient=spec.patient)
         self._process: EngineProcess | None = None
         self._client: EngineClient | None = None
         self._tasks: set[asyncio.Task[None]] = set()

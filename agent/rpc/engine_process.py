@@ -31,10 +31,16 @@ class EngineSpec:
     kv_shared: Path | None = None
     extra_arguments: tuple[str, ...] = ()
     measure: bool = True
+    # `--companion`'s argument: another server serves the model, and there is no file.
+    companion: str = ""
+    # It may be started, or come back, at any time: never given up.
+    patient: bool = False
 
 
 def engine_command(spec: EngineSpec) -> list[str]:
-    """The command line of the engine process."""
+    """The command line of the engine process, or of the companion in its place."""
+    if spec.companion:
+        return _companion_command(spec)
     command = [sys.executable, "-m", "agent.llama.serve", "--socket", str(spec.socket)]
     command += ["--model", str(spec.file), "--name", spec.name]
     for option, value in (
@@ -49,6 +55,12 @@ def engine_command(spec: EngineSpec) -> list[str]:
     if not spec.measure:
         command.append("--no-measure")
     return [*command, *spec.extra_arguments]
+
+
+def _companion_command(spec: EngineSpec) -> list[str]:
+    command = [sys.executable, "-m", "agent.companion.serve", "--socket", str(spec.socket)]
+    command += ["--companion", spec.companion, "--name", spec.name]
+    return command if spec.measure else [*command, "--no-measure"]
 
 
 class EngineProcess:

@@ -20,6 +20,15 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
+class Companion:
+    """A model that another server serves; `argument` is what `--companion` said."""
+
+    name: str
+    argument: str
+    patient: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How engines are started; `defaults` gives slots, context and threads."""
 
@@ -43,15 +52,25 @@ class Engines:
 
     def start(self, name: str, file: Path) -> None:
         """Serve `file` under `name`; returns at once."""
-        self._num_started += 1
-        spec = dataclasses.replace(
-            self._settings.defaults,
-            name=name,
-            file=file,
-            socket=self._settings.sockets_dir / f"engine-{self._num_started}.sock",
+        self._start(dataclasses.replace(self._settings.defaults, name=name, file=file))
+
+    def start_companion(self, companion: Companion) -> None:
+        """Serve the companion's model; returns at once."""
+        self._start(
+            dataclasses.replace(
+                self._settings.defaults,
+                name=companion.name,
+                companion=companion.argument,
+                patient=companion.patient,
+            )
         )
+
+    def _start(self, spec: EngineSpec) -> None:
+        self._num_started += 1
+        socket = self._settings.sockets_dir / f"engine-{self._num_started}.sock"
+        spec = dataclasses.replace(spec, socket=socket)
         host = EngineHost(spec, self._settings.command, self._listener)
-        self._hosts[name] = host
+        self._hosts[spec.name] = host
         host.start()
 
     def find(self, name: str) -> EngineHost | None:

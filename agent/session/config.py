@@ -27,6 +27,8 @@ class AgentConfig:
     join_url: str = ""
     token: str = field(default="", repr=False)
     device_class: str = ""
+    # Servers on this device that serve models in our engine's place: files, or URL#MODEL.
+    companions: tuple[str, ...] = ()
     # What the device draws under load, W, by its owner; None: estimated.
     tdp_w: float | None = None
     slots: int | None = None
@@ -67,6 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--token-file", type=Path, help="file with the join token")
     add("--name", help="name of the device in the fleet (SHOAL_AGENT_NAME; default: hostname)")
     add("--model", action="append", metavar="FILE|NAME", help="GGUF file or name; repeatable")
+    add(
+        "--companion",
+        action="append",
+        metavar="FILE|URL#MODEL",
+        help="a server on this device that serves a model (docs/companion.md); repeatable",
+    )
     add("--class", dest="device_class", choices=DEVICE_CLASSES, help="declare a device class")
     add("--tdp-w", type=_watts, help="power under load in W, for devices without a meter")
     add("--slots", type=_positive, help="sequences that run at once, per model")
@@ -97,6 +105,7 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
         join_url=given.join or os.environ.get("SHOAL_JOIN", ""),
         token=_token(given),
         device_class=given.device_class or "",
+        companions=tuple(given.companion or ()),
         tdp_w=given.tdp_w,
         slots=given.slots,
         context_tokens=given.context,

@@ -101,9 +101,13 @@ Effect = Spawn | Terminate | Kill | FailRunning | Report
 
 
 class Supervision:
-    """Restarts one engine with backoff and gives up on a crash loop."""
+    """Restarts one engine with backoff and gives up on a crash loop, unless it is `patient`.
 
-    def __init__(self) -> None:
+    Patient: what the child waits for is not ours to start, and may come at any time.
+    """
+
+    def __init__(self, *, patient: bool = False) -> None:
+        self._patient = patient
         self.state = EngineState.IDLE
         self.failure = ""
         self.num_restarts = 0
@@ -154,9 +158,13 @@ class Supervision:
             raise RuntimeError(f"deadline {self._wake_at} in state {self.state}")
         if bool(self.failure) != (self.state is EngineState.FAILED):
             raise RuntimeError(f"failure {self.failure!r} in state {self.state}")
-        if self.state is EngineState.BACKING_OFF and (
-            len(self._crashes) >= MAX_CRASHES_IN_WINDOW
-            or self._num_failed_starts >= MAX_FAILED_STARTS
+        if (
+            not self._patient
+            and self.state is EngineState.BACKING_OFF
+            and (
+                len(self._crashes) >= MAX_CRASHES_IN_WINDOW
+                or self._num_failed_starts >= MAX_FAILED_STARTS
+            )
         ):
             raise RuntimeError("restarting an engine that should be given up")
 
@@ -175,6 +183,9 @@ class Supervision:
         if self.state is EngineState.BACKING_OFF:
             self.num_restarts += 1
             return self._spawn(now)
+        if self.state is EngineState.STARTING and self._patient:
+            self._wake_at = now + READY_WITHIN_S
+            return []
         if self.state is EngineState.STARTING:
             return self._kill(f"not ready within {READY_WITHIN_S:g} s")
         self._wake_at = now + STOP_WITHIN_S  # STOPPING, and SIGTERM did not do
@@ -193,7 +204,7 @@ class Supervision:
         while self._crashes[0] <= now - CRASH_WINDOW_S:
             self._crashes.popleft()
         effects: list[Effect] = [FailRunning(f"the engine ended: {reason}")]
-        given_up = self._why_to_give_up()
+        given_up = "" if self._patient else self._why_to_give_up()
         if given_up:
             self.state, self._wake_at = EngineState.FAILED, None
             self.failure = f"{given_up}; last: {reason}"

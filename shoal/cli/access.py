@@ -82,6 +82,12 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     token: Annotated[str | None, typer.Option(help="Join token; needed once.")] = None,
     name: Annotated[str | None, typer.Option(help="Default: the host's name.")] = None,
     model: Annotated[list[str] | None, typer.Option(help="GGUF file or name; repeatable.")] = None,
+    companion: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FILE|URL#MODEL", help="A server here that serves a model; repeatable."
+        ),
+    ] = None,
     device_class: Annotated[str | None, typer.Option("--class", help="Default: detected.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where its identity is kept.")] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Sequences at once.")] = None,
@@ -96,8 +102,12 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     command = [sys.executable, "-m", "agent.app", "--home", str(directory.absolute())]
     command += ["--join", join, "--name", device]
-    for each in model or ["smollm2-135m-instruct"]:
-        command += ["--model", str(Path(each).absolute()) if Path(each).is_file() else each]
+    for flag, given in (
+        ("--model", model or ([] if companion else ["smollm2-135m-instruct"])),
+        ("--companion", companion or []),
+    ):
+        for each in given:
+            command += [flag, str(Path(each).absolute()) if Path(each).is_file() else each]
     optional = {"--class": device_class, "--slots": slots, "--context": context, "--tdp-w": tdp_w}
     for flag, value in optional.items():
         if value is not None:

@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from shoal.v1 import inference_pb2 as shoal_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/engine.proto\x12\x08shoal.v1\x1a\x18shoal/v1/inference.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xdd\x04\n\x0bModelReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x14\n\x0cquantisation\x18\x05 \x01(\t\x12\x16\n\x0enum_parameters\x18\x06 \x01(\x04\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x16\n\x0e\x63ontext_tokens\x18\x08 \x01(\r\x12\x1c\n\x14train_context_tokens\x18\t \x01(\r\x12\r\n\x05slots\x18\n \x01(\r\x12\x1a\n\x12kv_bytes_per_token\x18\x0b \x01(\r\x12\x0f\n\x07kv_type\x18\x0c \x01(\t\x12\x17\n\x0f\x66lash_attention\x18\r \x01(\x08\x12\x0f\n\x07kernels\x18\x0e \x03(\t\x12\x1c\n\x14prefill_tokens_per_s\x18\x0f \x01(\x02\x12\x1b\n\x13\x64\x65\x63ode_tokens_per_s\x18\x10 \x01(\x02\x12!\n\x19\x64\x65\x63ode_batch_tokens_per_s\x18\x11 \x03(\x02\x12\x19\n\x11has_chat_template\x18\x12 \x01(\x08\x12#\n\x05state\x18\x13 \x01(\x0e\x32\x14.shoal.v1.ModelState\x12\x0f\n\x07\x66\x61ilure\x18\x14 \x01(\t\x12\"\n\x04load\x18\x15 \x01(\x0b\x32\x14.shoal.v1.EngineLoad\x12\x13\n\x0b\x66ile_sha256\x18\x16 \x01(\t\x12\x15\n\rcaches_blocks\x18\x17 \x01(\x08\x12\x17\n\x0fno_cache_reason\x18\x18 \x01(\t\x12\x11\n\tcondition\x18\x19 \x01(\t*\xa7\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x15\n\x11MODEL_STATE_READY\x10\x02\x12\x1a\n\x16MODEL_STATE_RESTARTING\x10\x03\x12\x16\n\x12MODEL_STATE_FAILED\x10\x04\x12\x18\n\x14MODEL_STATE_UNLOADED\x10\x05\x32M\n\rEngineControl\x12<\n\x08\x44\x65scribe\x12\x19.shoal.v1.DescribeRequest\x1a\x15.shoal.v1.ModelReportb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15shoal/v1/engine.proto\x12\x08shoal.v1\x1a\x18shoal/v1/inference.proto\"\x11\n\x0f\x44\x65scribeRequest\"\xf0\x04\n\x0bModelReport\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04\x66ile\x18\x02 \x01(\t\x12\x13\n\x0b\x66ingerprint\x18\x03 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x04 \x01(\t\x12\x14\n\x0cquantisation\x18\x05 \x01(\t\x12\x16\n\x0enum_parameters\x18\x06 \x01(\x04\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x16\n\x0e\x63ontext_tokens\x18\x08 \x01(\r\x12\x1c\n\x14train_context_tokens\x18\t \x01(\r\x12\r\n\x05slots\x18\n \x01(\r\x12\x1a\n\x12kv_bytes_per_token\x18\x0b \x01(\r\x12\x0f\n\x07kv_type\x18\x0c \x01(\t\x12\x17\n\x0f\x66lash_attention\x18\r \x01(\x08\x12\x0f\n\x07kernels\x18\x0e \x03(\t\x12\x1c\n\x14prefill_tokens_per_s\x18\x0f \x01(\x02\x12\x1b\n\x13\x64\x65\x63ode_tokens_per_s\x18\x10 \x01(\x02\x12!\n\x19\x64\x65\x63ode_batch_tokens_per_s\x18\x11 \x03(\x02\x12\x19\n\x11has_chat_template\x18\x12 \x01(\x08\x12#\n\x05state\x18\x13 \x01(\x0e\x32\x14.shoal.v1.ModelState\x12\x0f\n\x07\x66\x61ilure\x18\x14 \x01(\t\x12\"\n\x04load\x18\x15 \x01(\x0b\x32\x14.shoal.v1.EngineLoad\x12\x13\n\x0b\x66ile_sha256\x18\x16 \x01(\t\x12\x15\n\rcaches_blocks\x18\x17 \x01(\x08\x12\x17\n\x0fno_cache_reason\x18\x18 \x01(\t\x12\x11\n\tcondition\x18\x19 \x01(\t\x12\x11\n\tcompanion\x18\x1b \x01(\t*\xa7\x01\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_LOADING\x10\x01\x12\x15\n\x11MODEL_STATE_READY\x10\x02\x12\x1a\n\x16MODEL_STATE_RESTARTING\x10\x03\x12\x16\n\x12MODEL_STATE_FAILED\x10\x04\x12\x18\n\x14MODEL_STATE_UNLOADED\x10\x05\x32M\n\rEngineControl\x12<\n\x08\x44\x65scribe\x12\x19.shoal.v1.DescribeRequest\x1a\x15.shoal.v1.ModelReportb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'shoal.v1.engine_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELSTATE']._serialized_start=689
-  _globals['_MODELSTATE']._serialized_end=856
+  _globals['_MODELSTATE']._serialized_start=708
+  _globals['_MODELSTATE']._serialized_end=875
   _globals['_DESCRIBEREQUEST']._serialized_start=61
   _globals['_DESCRIBEREQUEST']._serialized_end=78
   _globals['_MODELREPORT']._serialized_start=81
-  _globals['_MODELREPORT']._serialized_end=686
-  _globals['_ENGINECONTROL']._serialized_start=858
-  _globals['_ENGINECONTROL']._serialized_end=935
+  _globals['_MODELREPORT']._serialized_end=705
+  _globals['_ENGINECONTROL']._serialized_start=877
+  _globals['_ENGINECONTROL']._serialized_end=954
 # @@protoc_insertion_point(module_scope)

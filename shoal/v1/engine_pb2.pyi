@@ -28,7 +28,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("name", "file", "fingerprint", "architecture", "quantisation", "num_parameters", "size_bytes", "context_tokens", "train_context_tokens", "slots", "kv_bytes_per_token", "kv_type", "flash_attention", "kernels", "prefill_tokens_per_s", "decode_tokens_per_s", "decode_batch_tokens_per_s", "has_chat_template", "state", "failure", "load", "file_sha256", "caches_blocks", "no_cache_reason", "condition")
+    __slots__ = ("name", "file", "fingerprint", "architecture", "quantisation", "num_parameters", "size_bytes", "context_tokens", "train_context_tokens", "slots", "kv_bytes_per_token", "kv_type", "flash_attention", "kernels", "prefill_tokens_per_s", "decode_tokens_per_s", "decode_batch_tokens_per_s", "has_chat_template", "state", "failure", "load", "file_sha256", "caches_blocks", "no_cache_reason", "condition", "companion")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class ModelReport(_message.Message):
     CACHES_BLOCKS_FIELD_NUMBER: _ClassVar[int]
     NO_CACHE_REASON_FIELD_NUMBER: _ClassVar[int]
     CONDITION_FIELD_NUMBER: _ClassVar[int]
+    COMPANION_FIELD_NUMBER: _ClassVar[int]
     name: str
     file: str
     fingerprint: str
@@ -79,4 +80,5 @@ class ModelReport(_message.Message):
     caches_blocks: bool
     no_cache_reason: str
     condition: str
-    def __init__(self, name: _Optional[str] = ..., file: _Optional[str] = ..., fingerprint: _Optional[str] = ..., architecture: _Optional[str] = ..., quantisation: _Optional[str] = ..., num_parameters: _Optional[int] = ..., size_bytes: _Optional[int] = ..., context_tokens: _Optional[int] = ..., train_context_tokens: _Optional[int] = ..., slots: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., kv_type: _Optional[str] = ..., flash_attention: _Optional[bool] = ..., kernels: _Optional[_Iterable[str]] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., decode_batch_tokens_per_s: _Optional[_Iterable[float]] = ..., has_chat_template: _Optional[bool] = ..., state: _Optional[_Union[ModelState, str]] = ..., failure: _Optional[str] = ..., load: _Optional[_Union[_inference_pb2.EngineLoad, _Mapping]] = ..., file_sha256: _Optional[str] = ..., caches_blocks: _Optional[bool] = ..., no_cache_reason: _Optional[str] = ..., condition: _Optional[str] = ...) -> None: ...
+    companion: str
+    def __init__(self, name: _Optional[str] = ..., file: _Optional[str] = ..., fingerprint: _Optional[str] = ..., architecture: _Optional[str] = ..., quantisation: _Optional[str] = ..., num_parameters: _Optional[int] = ..., size_bytes: _Optional[int] = ..., context_tokens: _Optional[int] = ..., train_context_tokens: _Optional[int] = ..., slots: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., kv_type: _Optional[str] = ..., flash_attention: _Optional[bool] = ..., kernels: _Optional[_Iterable[str]] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., decode_batch_tokens_per_s: _Optional[_Iterable[float]] = ..., has_chat_template: _Optional[bool] = ..., state: _Optional[_Union[ModelState, str]] = ..., failure: _Optional[str] = ..., load: _Optional[_Union[_inference_pb2.EngineLoad, _Mapping]] = ..., file_sha256: _Optional[str] = ..., caches_blocks: _Optional[bool] = ..., no_cache_reason: _Optional[str] = ..., condition: _Optional[str] = ..., companion: _Optional[str] = ...) -> None: ...

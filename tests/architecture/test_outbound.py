@@ -52,6 +52,9 @@ KNOWN_CALLS = {
     ),
     ("agent/rpc/engine_client.py", "grpc.aio.insecure_channel"): LOCAL,
     ("agent/rpc/engine_client.py", "stub.Session"): LOCAL,
+    ("agent/companion/upstream.py", "httpx.AsyncClient"): (
+        f"{LOCAL}, unless the device's owner allowed another; then no local request"
+    ),
     ("agent/rpc/gateway_page.py", "httpx.AsyncClient"): f"{GATEWAY}: asks for the page to join",
     ("agent/rpc/model_files.py", "httpx.AsyncClient"): SETUP,
     ("agent/rpc/tls.py", "grpc.aio.secure_channel"): FLEET,
@@ -84,6 +87,7 @@ KNOWN_IMPORTS = {
     ("agent/hardware/report.py", "socket"): "the machine's name",
     ("agent/session/config.py", "socket"): "the machine's name",
     ("agent/llama/serve.py", "grpc"): f"{LOCAL}: serves",
+    ("agent/companion/serve.py", "grpc"): f"{LOCAL}: serves",
     ("agent/rpc/engine_host.py", "grpc"): LOCAL,
     ("agent/rpc/enrol.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
     ("agent/rpc/link.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
