@@ -5,7 +5,7 @@ from __future__ import annotations
 from agent.hardware.load import LoadSample
 from agent.hardware.report import Capabilities
 from agent.session import connection
-from agent.session.connection import RejectReason
+from agent.session.rejection import RejectReason
 from agent.session.supervision import EngineState
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import engine_pb2

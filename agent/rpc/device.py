@@ -21,6 +21,7 @@ from agent.rpc.charging import Charging
 from agent.rpc.engines import Companion, Engines, EngineSettings
 from agent.rpc.link import LinkEvents, LinkStream
 from agent.rpc.membership import Membership
+from agent.rpc.path import watch_path
 from agent.rpc.stages import Stages
 from agent.session import connection as conn
 from agent.session.backoff import Backoff
@@ -85,6 +86,8 @@ class Device:
             self._engines.start_companion(companion)
         self._feed(conn.Tick())
         self._spawn(self._keep_certificate())
+        hubs = lambda: self._membership.identity.hub_addresses  # noqa: E731
+        self._spawn(watch_path(self._connection, hubs, lambda: self._feed(conn.Reachable())))
         if self._parts.meters.need_sampling:
             self._spawn(self._sample_power())
         try:

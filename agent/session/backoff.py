@@ -29,6 +29,10 @@ class Backoff:
         """Seconds to wait when the peer asked to come back soon; counts no failure."""
         return self._rng.uniform(0.2, 1.0)
 
+    def within_s(self, limit_s: float) -> float:
+        """Seconds to wait when nothing speaks against a try, spread up to the limit."""
+        return self._rng.uniform(0.0, limit_s)
+
     def reset(self) -> None:
         """Forget earlier failures."""
         self._num_failures = 0

@@ -11,12 +11,14 @@ from enum import Enum, auto
 
 from agent.session.backoff import Backoff
 from agent.session.errors import ExitCode
+from agent.session.rejection import FATAL, RejectReason
 
 # A connection that lived so long proves that the hub is well: the next loss is
 # a fresh one and its first retry is quick.
 LIVED_S = 5.0
 # From dialling to Welcome, TLS handshake included.
 GREETING_S = 15.0
+USUAL_INTERVAL_S = 2.0
 # A hub that was not there so often in a row may have moved.
 LOOK_UP_AFTER = 3
 
@@ -28,18 +30,6 @@ class Phase(Enum):
     DIALLING = auto()  # dialled, Hello on its way, no Welcome yet
     CONNECTED = auto()
     STOPPED = auto()
-
-
-class RejectReason(Enum):
-    """Why a hub refused the stream."""
-
-    OTHER = 0
-    PROTOCOL = 1
-    REVOKED = 2
-    UNKNOWN_DEVICE = 3
-    REPLACED = 4
-    BAD_FRAME = 5
-    SHUTTING_DOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +70,18 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
+class Reachable:
+    """The hub's port answers after it did not (agent/rpc/path.py): the network is back."""
+
+
+@dataclass(frozen=True, slots=True)
 class Leave:
     """Say goodbye (when connected) and stop for good."""
 
     reason: str
 
 
-Event = Tick | Welcomed | Acknowledged | Rejected | Broken | Leave
+Event = Tick | Welcomed | Acknowledged | Rejected | Broken | Reachable | Leave
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,27 +133,6 @@ class LookUpHubs:
 
 Effect = Dial | SendHeartbeat | Announce | Drop | SendGoodbye | GiveUp | LookUpHubs
 
-_FATAL = {
-    RejectReason.REVOKED: (
-        ExitCode.REVOKED,
-        "this device was removed from the fleet and its certificate is refused; "
-        "join again with a fresh token and an empty --home",
-    ),
-    RejectReason.UNKNOWN_DEVICE: (
-        ExitCode.UNKNOWN_DEVICE,
-        "the fleet does not know this device; join again with a fresh token and an empty --home",
-    ),
-    RejectReason.REPLACED: (
-        ExitCode.REPLACED,
-        "another process connected with this device's identity; run one agent per --home "
-        "and never copy an identity",
-    ),
-    RejectReason.PROTOCOL: (
-        ExitCode.PROTOCOL,
-        "hub and agent have no protocol version in common; update the older one",
-    ),
-}
-
 
 class Connection:
     """State of the one outbound stream; the only mutator is `handle`."""
@@ -178,6 +152,11 @@ class Connection:
         self._next_heartbeat_at = 0.0
         self._last_heard_at = 0.0
 
+    @property
+    def heartbeat_interval_s(self) -> float:
+        """The hub's latest wish; before the first welcome its usual one."""
+        return self._interval_s or USUAL_INTERVAL_S
+
     def deadline(self) -> float | None:
         """When a Tick is wanted at the latest; None: never."""
         if self.phase is Phase.WAITING:
@@ -196,6 +175,8 @@ class Connection:
             return self._tick(now)
         if isinstance(event, Leave):
             return self._leave(event)
+        if isinstance(event, Reachable):
+            return self._reachable(now)
         if self.phase is Phase.WAITING:
             return []  # an echo of a stream that was dropped already
         if isinstance(event, Broken):
@@ -232,6 +213,18 @@ class Connection:
         self._next_heartbeat_at = now + self._interval_s
         return [SendHeartbeat()]
 
+    def _reachable(self, now: float) -> list[Effect]:
+        """Do not wait out a pause, or TCP's own in a dial, that began without a network.
+
+        Jittered over half a heartbeat: a whole fleet sees its hub come back at one moment.
+        """
+        delay_s = self._backoff.within_s(self.heartbeat_interval_s / 2)
+        if self.phase is Phase.WAITING:
+            self._retry_at = min(self._retry_at, now + delay_s)
+        elif self.phase is Phase.DIALLING:
+            return self._lose("the hub's port answers again", delay_s, now)
+        return []
+
     def _welcomed(self, event: Welcomed, now: float) -> list[Effect]:
         if self.phase is not Phase.DIALLING or event.epoch <= 0:
             return self._lose("unexpected welcome", self._backoff.next_delay_s(), now)
@@ -257,7 +250,7 @@ class Connection:
         self._lease_s = max(lease_s, 2 * self._interval_s)
 
     def _rejected(self, event: Rejected, now: float) -> list[Effect]:
-        fatal = _FATAL.get(event.reason)
+        fatal = FATAL.get(event.reason)
         if fatal is not None:
             exit_code, remedy = fatal
             message = f"{event.message}: {remedy}" if event.message else remedy

@@ -57,6 +57,7 @@ KNOWN_CALLS = {
     ),
     ("agent/rpc/gateway_page.py", "httpx.AsyncClient"): f"{GATEWAY}: asks for the page to join",
     ("agent/rpc/model_files.py", "httpx.AsyncClient"): SETUP,
+    ("agent/rpc/path.py", "asyncio.open_connection"): f"{FLEET}: is the port there; sends nothing",
     ("agent/rpc/tls.py", "grpc.aio.secure_channel"): FLEET,
     ("orchestrator/actors/config.py", "socket.socket"): f"{LOCAL}: is a port free",
     ("orchestrator/app.py", "httpx.Client"): f"{GATEWAY}: is it ready",

@@ -7,6 +7,7 @@ import pytest
 from agent.session import connection as conn
 from agent.session.backoff import BASE_S, CAP_S, Backoff
 from agent.session.errors import ExitCode
+from agent.session.rejection import RejectReason
 
 
 def dialled(now: float = 0.0, seed: int = 1) -> conn.Connection:
@@ -50,6 +51,33 @@ def test_missing_welcome_is_a_failed_attempt() -> None:
     assert isinstance(effects[0], conn.Drop)
 
 
+def test_pause_that_began_without_a_network_ends_with_it() -> None:
+    connection = dialled()
+    now = 0.0
+    for _ in range(12):
+        connection.handle(conn.Broken("unreachable"), now)
+        now = connection.deadline() or 0.0
+        connection.handle(conn.Tick(), now)
+    connection.handle(conn.Broken("unreachable"), now)
+    assert connection.handle(conn.Reachable(), now) == []
+    assert (connection.deadline() or 0.0) <= now + conn.USUAL_INTERVAL_S / 2
+
+
+def test_dial_into_nothing_is_made_anew_when_the_network_is_back() -> None:
+    connection = dialled()
+    effects = connection.handle(conn.Reachable(), 9.0)
+    assert isinstance(effects[0], conn.Drop)
+    assert (connection.deadline() or 0.0) <= 9.0 + conn.USUAL_INTERVAL_S / 2
+
+
+def test_reachable_port_changes_nothing_for_a_connection_that_is_up() -> None:
+    connection = connected()
+    deadline = connection.deadline()
+    assert connection.handle(conn.Reachable(), 1.0) == []
+    assert connection.phase is conn.Phase.CONNECTED
+    assert connection.deadline() == deadline
+
+
 def test_delays_grow_to_the_cap_with_full_jitter() -> None:
     backoff = Backoff(random.Random(3))
     delays = [backoff.next_delay_s() for _ in range(200)]
@@ -73,14 +101,14 @@ def test_connection_that_lived_makes_the_next_retry_quick() -> None:
 @pytest.mark.parametrize(
     ("reason", "exit_code"),
     [
-        (conn.RejectReason.REVOKED, ExitCode.REVOKED),
-        (conn.RejectReason.REPLACED, ExitCode.REPLACED),
-        (conn.RejectReason.PROTOCOL, ExitCode.PROTOCOL),
-        (conn.RejectReason.UNKNOWN_DEVICE, ExitCode.UNKNOWN_DEVICE),
+        (RejectReason.REVOKED, ExitCode.REVOKED),
+        (RejectReason.REPLACED, ExitCode.REPLACED),
+        (RejectReason.PROTOCOL, ExitCode.PROTOCOL),
+        (RejectReason.UNKNOWN_DEVICE, ExitCode.UNKNOWN_DEVICE),
     ],
 )
 def test_final_rejection_gives_up_with_its_own_exit_code(
-    reason: conn.RejectReason, exit_code: ExitCode
+    reason: RejectReason, exit_code: ExitCode
 ) -> None:
     connection = connected()
     effects = connection.handle(conn.Rejected(reason, "because"), 1.0)
@@ -92,7 +120,7 @@ def test_final_rejection_gives_up_with_its_own_exit_code(
 
 def test_hub_that_shuts_down_is_retried_within_a_second() -> None:
     connection = connected()
-    connection.handle(conn.Rejected(conn.RejectReason.SHUTTING_DOWN, ""), 50.0)
+    connection.handle(conn.Rejected(RejectReason.SHUTTING_DOWN, ""), 50.0)
     assert 50.0 < (connection.deadline() or 0.0) <= 51.0
 
 
@@ -111,7 +139,8 @@ def random_event(rng: random.Random) -> conn.Event:
             conn.Welcomed(rng.randrange(3), rng.choice([0.0, 0.1, 2.0]), rng.choice([0.0, 10.0])),
             conn.Acknowledged(rng.choice([0.0, 1.0, 1e9]), rng.choice([0.0, 5.0])),
             conn.Broken("x"),
-            conn.Rejected(rng.choice([*conn.RejectReason, conn.RejectReason.OTHER]), "x"),
+            conn.Reachable(),
+            conn.Rejected(rng.choice([*RejectReason, RejectReason.OTHER]), "x"),
             *([conn.Leave("x")] if rng.random() < 0.02 else []),
         ]
     )
