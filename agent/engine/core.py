@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from agent.engine.meter import Clocks, SpeedMeter
+from agent.engine.meter import Clocks, ServiceTime, SpeedMeter
 from agent.engine.output import FinishReason, Load, SampledToken, Update, joined
 from agent.engine.preemption import PROGRESS_TOKENS, Parking
 from agent.engine.prefixes import PrefixStore
@@ -40,8 +40,7 @@ class EngineCore:
         self._prefill_meter = SpeedMeter()
         self._decode_meter = SpeedMeter()
         self._compute_s = 0.0
-        # Mean time a request holds a slot, for Retry-After; starts with a guess.
-        self._service_s = 2.0
+        self._service = ServiceTime()
         self._next_deadline_check_s = 0.0
 
     @property
@@ -53,7 +52,7 @@ class EngineCore:
     def can_compute(self) -> bool:
         """True when a step would do something now; False while all wait for prefixes."""
         scheduler = self._scheduler
-        return bool(scheduler.running) or any(
+        return bool(scheduler.running or scheduler.leaving) or any(
             s.phase is not Phase.RESTORING for s in scheduler.waiting
         )
 
@@ -63,6 +62,7 @@ class EngineCore:
 
     def close(self) -> None:
         """Let go of threads and files of the prefix store; takes seconds at most."""
+        self._clear_left()
         if self._prefixes is not None:
             self._prefixes.close()
 
@@ -86,7 +86,8 @@ class EngineCore:
                 raise invalid("request_id", "request_id: a request with this id is running")
             sequence = Sequence(request)
             sequence.busy_before_s = self._compute_s
-            position = self._scheduler.enqueue(sequence, self._retry_after_ms())
+            retry_ms = self._service.retry_after_ms(self._scheduler.num_waiting, self._runner.slots)
+            position = self._scheduler.enqueue(sequence, retry_ms)
         except ShoalError as error:
             self._counters[f"requests_refused_{error.reason.name.lower()}"] += 1
             self._updates.append(Update(request.key, failed=error))
@@ -117,8 +118,10 @@ class EngineCore:
     def step(self) -> None:
         """Start what has a slot, compute one chunk or one decode, and collect its tokens.
 
+        First leaves what ended sequences have in their slots; their last words were told.
         Raises RunnerError when the computation failed; the context is lost then.
         """
+        self._clear_left()
         self._expire()
         if self._prefixes is not None:
             self._prefixes.settle()
@@ -166,7 +169,9 @@ class EngineCore:
                 return
         else:
             sequence.started_s = now_s
-            self._runner.start(_slot(sequence), sequence.request.sampling, sequence.request.prompt)
+            self._runner.start(
+                sequence.held_slot, sequence.request.sampling, sequence.request.prompt
+            )
             if self._prefixes is not None:
                 self._prefixes.restore(sequence)
                 self._counters["prompt_tokens_cached"] += sequence.num_computed
@@ -185,7 +190,7 @@ class EngineCore:
         sequence = chunk.sequence
         began_s = self._clocks.monotonic()
         sampled = self._runner.prefill(
-            _slot(sequence),
+            sequence.held_slot,
             sequence.request.prompt[chunk.start : chunk.end],
             chunk.start,
             want_token=chunk.is_last,
@@ -206,7 +211,7 @@ class EngineCore:
     def _decode(self, step: DecodeStep) -> None:
         began_s = self._clocks.monotonic()
         sampled = self._runner.decode(
-            [DecodeItem(_slot(s), s.num_computed, s.last_token) for s in step.sequences]
+            [DecodeItem(s.held_slot, s.num_computed, s.last_token) for s in step.sequences]
         )
         now_s = self._clocks.monotonic()
         self._decode_meter.add(len(sampled), began_s, now_s)
@@ -223,8 +228,7 @@ class EngineCore:
     def _take(self, sequence: Sequence, sampled: SampledToken, now_s: float) -> None:
         request = sequence.request
         if self._runner.is_end(sampled.token) and not request.ignore_eos:
-            text, tokens = sequence.detokenizer.finish()
-            self._finish(sequence, FinishReason.STOP, text, tokens)
+            self._finish(sequence, FinishReason.STOP, *sequence.detokenizer.finish())
             return
         sequence.count_token(sampled, now_s)
         self._counters["completion_tokens"] += 1
@@ -249,22 +253,29 @@ class EngineCore:
             reason = FinishReason.STOP
         now_s = self._clocks.monotonic()
         finished = sequence.finished(reason, now_s, self._compute_s)
-        self._updates.append(
-            Update(sequence.request.key, text=text, tokens=tokens, finished=finished)
-        )
+        key = sequence.request.key
+        self._updates.append(Update(key, text=text, tokens=tokens, finished=finished))
         self._counters["requests_finished"] += 1
         if sequence.started_s is not None:
-            self._service_s += 0.2 * (now_s - sequence.started_s - self._service_s)
-        self._end(sequence)
+            self._service.add(now_s - sequence.started_s)
+        self._scheduler.retire(sequence)
+
+    def _clear_left(self) -> None:
+        for sequence in self._scheduler.leaving:
+            self._empty(sequence)
+            self._scheduler.free(sequence)
 
     def _end(self, sequence: Sequence) -> None:
+        self._empty(sequence)
+        self._scheduler.remove(sequence)
+
+    def _empty(self, sequence: Sequence) -> None:
         if self._prefixes is not None:
             self._prefixes.end(sequence)
         if sequence.sampler is not None:
             sequence.sampler.close()
         if sequence.slot is not None:
             self._runner.clear(sequence.slot)
-        self._scheduler.remove(sequence)
 
     def _expire(self) -> None:
         now_unix_s = self._clocks.unix()
@@ -282,13 +293,3 @@ class EngineCore:
         failed = ShoalError(reason, text)
         self._updates.append(Update(sequence.request.key, failed=failed))
         self._end(sequence)
-
-    def _retry_after_ms(self) -> int:
-        rounds = 1 + self._scheduler.num_waiting / max(1, self._runner.slots)
-        return max(500, round(self._service_s * rounds * 1e3))
-
-
-def _slot(sequence: Sequence) -> int:
-    if sequence.slot is None:
-        raise AssertionError("a running sequence holds a slot")
-    return sequence.slot

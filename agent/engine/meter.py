@@ -44,3 +44,19 @@ class SpeedMeter:
             _, tokens, seconds = self._samples.popleft()
             self._tokens -= tokens
             self._seconds -= seconds
+
+
+class ServiceTime:
+    """Mean time that a request holds a slot, for Retry-After; starts with a guess."""
+
+    def __init__(self, guess_s: float = 2.0) -> None:
+        self._mean_s = guess_s
+
+    def add(self, seconds: float) -> None:
+        """Count one request."""
+        self._mean_s += 0.2 * (seconds - self._mean_s)
+
+    def retry_after_ms(self, num_waiting: int, slots: int) -> int:
+        """When a slot may be free for who comes now, at least half a second."""
+        rounds = 1 + num_waiting / max(1, slots)
+        return max(500, round(self._mean_s * rounds * 1e3))

@@ -76,13 +76,12 @@ class Parking:
         False when the host has no room for it: it runs on, and is asked again after
         some progress.
         """
-        if sequence.slot is None:
-            raise AssertionError("a running sequence holds a slot")
+        slot = sequence.held_slot
         if not self._prefixes.park(sequence):
             sequence.parkable_from = sequence.num_computed + PROGRESS_TOKENS
             self._counters["preemptions_without_room"] += 1
             return False
-        sequence.sampler = self._runner.detach(sequence.slot)
+        sequence.sampler = self._runner.detach(slot)
         sequence.parked_s = now_s
         self._counters["preemptions"] += 1
         return True
@@ -93,9 +92,9 @@ class Parking:
         An interrupted prefill whose state is refused starts anew, to the same result.
         False when a decode's is: what it computed is lost.
         """
-        if sequence.slot is None or sequence.sampler is None:
-            raise AssertionError("a resumed sequence holds a slot and its sampler")
-        self._runner.attach(sequence.slot, sequence.sampler)
+        if sequence.sampler is None:
+            raise AssertionError("a resumed sequence has its sampler")
+        self._runner.attach(sequence.held_slot, sequence.sampler)
         sequence.sampler = None
         sequence.resumed(now_s)
         if self._prefixes.resume(sequence):

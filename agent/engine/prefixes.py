@@ -72,6 +72,8 @@ class CachedPrefixes:
         self._parked: dict[Sequence, SeqKey] = {}
         # Sequences with a computed chunk whose blocks may have to leave; in order.
         self._computed: dict[Sequence, None] = {}
+        # Those whose first token somebody waits for, and that nothing else holds up.
+        self._urgent: set[Sequence] = set()
 
     def prepare(self, sequence: Sequence, prefill_tokens_per_s: float) -> bool:
         """See PrefixStore. Where only whole blocks are kept, a shorter prompt has no prefix."""
@@ -83,6 +85,8 @@ class CachedPrefixes:
             return True
         key = SeqKey(next(self._numbers))
         self._keys[sequence] = key
+        self._urgent.add(sequence)
+        self._cache.cache.urgent(somebody_waits=True)
         prompt = Prompt(
             request.prompt, request.tenant_salt, prefill_tokens_per_s, share=request.share_blocks
         )
@@ -106,6 +110,8 @@ class CachedPrefixes:
         """See PrefixStore."""
         if sequence in self._keys:
             self._computed[sequence] = None
+        if not sequence.remaining_prefill:
+            self._not_urgent(sequence)
 
     def settle(self) -> None:
         """See PrefixStore."""
@@ -124,6 +130,7 @@ class CachedPrefixes:
 
     def end(self, sequence: Sequence) -> None:
         """See PrefixStore. What was computed is kept: an interrupted prefill, a reply."""
+        self._not_urgent(sequence)
         parked = self._parked.pop(sequence, None)
         if parked is not None:
             self._cache.close(parked)
@@ -172,6 +179,15 @@ class CachedPrefixes:
         self._cache.cache.shut_down(timeout_s=0.6)
 
     def _export(self, sequence: Sequence, *, is_last: bool = False) -> None:
-        if sequence.slot is not None:
-            computed = min(sequence.num_computed, sequence.num_prompt)
-            self._cache.prefilled(self._keys[sequence], sequence.slot, computed, is_last=is_last)
+        if sequence.slot is None:
+            return
+        key, cache = self._keys[sequence], self._cache
+        if not sequence.remaining_prefill:
+            is_last = is_last or cache.shares_at_once(key)
+        computed = min(sequence.num_computed, sequence.num_prompt)
+        cache.prefilled(key, sequence.slot, computed, is_last=is_last)
+
+    def _not_urgent(self, sequence: Sequence) -> None:
+        self._urgent.discard(sequence)
+        if not self._urgent:
+            self._cache.cache.urgent(somebody_waits=False)

@@ -58,6 +58,7 @@ class Scheduler:
         # ((-priority, 0 if parked else 1, arrival number), sequence), next to run first.
         self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
         self._running: list[Sequence] = []  # in the order in which they got a slot
+        self._leaving: list[Sequence] = []  # ended, and their slots not yet emptied
         self._arrivals = 0
         self._chunks_since_decode = 0
         self._order = PrefillOrder()
@@ -71,6 +72,11 @@ class Scheduler:
     def running(self) -> tuple[Sequence, ...]:
         """Sequences that hold a slot."""
         return tuple(self._running)
+
+    @property
+    def leaving(self) -> tuple[Sequence, ...]:
+        """Sequences that ended and still hold a slot."""
+        return tuple(self._leaving)
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -95,7 +101,8 @@ class Scheduler:
 
         Raises OVERLOADED with `retry_after_ms` when the queue is full.
         """
-        if len(self._waiting) >= self._max_waiting + len(self._free_slots):
+        num_free = len(self._free_slots) + len(self._leaving)
+        if len(self._waiting) >= self._max_waiting + num_free:
             raise ShoalError(
                 Reason.OVERLOADED,
                 f"the engine's queue is full ({self._max_waiting} requests wait); try again later",
@@ -103,7 +110,7 @@ class Scheduler:
             )
         place = self._queue(sequence)
         self._sequences[sequence.request.key] = sequence
-        return max(0, place + 1 - len(self._free_slots))
+        return max(0, place + 1 - num_free)
 
     def take_startable(self, may_start: Callable[[Sequence], bool]) -> list[Sequence]:
         """Give free slots to the queue in its order; the sequences that got one.
@@ -162,6 +169,18 @@ class Scheduler:
             self._give_up_place(sequence)
         sequence.phase = Phase.DONE
 
+    def retire(self, sequence: Sequence) -> None:
+        """End a running sequence, whose slot stays taken until `free`."""
+        del self._sequences[sequence.request.key]
+        self._running.remove(sequence)
+        self._leaving.append(sequence)
+        sequence.phase = Phase.DONE
+
+    def free(self, sequence: Sequence) -> None:
+        """Give a retired sequence's slot to whoever is next."""
+        self._leaving.remove(sequence)
+        self._free_slot(sequence)
+
     def next_step(self) -> PrefillChunk | DecodeStep | None:
         """What to compute now; None when nothing runs."""
         decoding = tuple(s for s in self._running if s.phase is Phase.DECODE)
@@ -181,10 +200,8 @@ class Scheduler:
 
     def check_integrity(self) -> None:
         """Raise AssertionError when slots, queue and index disagree; for tests."""
-        held = [s.slot for s in self._running]
-        if sorted([*self._free_slots, *(slot for slot in held if slot is not None)]) != list(
-            range(self._slots)
-        ):
+        held = [s.slot for s in (*self._running, *self._leaving) if s.slot is not None]
+        if sorted([*self._free_slots, *held]) != list(range(self._slots)):
             raise AssertionError(f"slots leak: free {self._free_slots}, held {held}")
         known = {s.request.key for s in (*self.running, *self.waiting)}
         if known != set(self._sequences) or len(known) != len(self._running) + len(self._waiting):
@@ -219,6 +236,9 @@ class Scheduler:
 
     def _give_up_place(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        self._free_slot(sequence)
+
+    def _free_slot(self, sequence: Sequence) -> None:
         if sequence.slot is not None:
             heapq.heappush(self._free_slots, sequence.slot)
             sequence.slot = None

@@ -59,6 +59,13 @@ class Sequence:
         return len(self.request.prompt)
 
     @property
+    def held_slot(self) -> int:
+        """The slot of a sequence that must hold one."""
+        if self.slot is None:
+            raise AssertionError("a running sequence holds a slot")
+        return self.slot
+
+    @property
     def remaining_prefill(self) -> int:
         """Prompt tokens that still have to be computed."""
         return max(0, self.num_prompt - self.num_computed)

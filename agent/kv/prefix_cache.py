@@ -25,14 +25,10 @@ from agent.kv.fetching import Phase, PrefixRequest, Restored, usable_blocks
 from agent.kv.layout import Geometry, StateLayoutError
 from agent.kv.ledger import SeqKey
 from agent.kv.selfcheck import StatePort
-from agent.kv.state_reader import Bytes
 from agent.kv.tails import MIN_TAIL_TOKENS, Tails
 from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace, block_hashes
 
 log = structlog.get_logger()
-
-# Fresh memory costs more than the copying, but a long prompt's is not held for good.
-_KEPT_BUFFER_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +75,6 @@ class PrefixCache:
         self._port = port
         self._space = space
         self._geometry, self._n_stream = context
-        self._buffer: Bytes = np.empty(0, dtype=np.uint8)
         keeps_tails = any_length and not self._geometry.has_window
         self._tails = Tails(cache.host, cache.ledger) if keeps_tails else None
         self._asked: dict[SeqKey, _Asked] = {}
@@ -88,6 +83,10 @@ class PrefixCache:
     def any_length(self) -> bool:
         """True when prefixes of any length are kept and found, replies included."""
         return self._tails is not None
+
+    def shares_at_once(self, seq: SeqKey) -> bool:
+        """Whether other devices could use this prompt's blocks as soon as it is prefilled."""
+        return self.cache.shares_at_once(seq)
 
     def counters(self) -> dict[str, float]:
         """Those of the block cache and of the tails."""
@@ -127,11 +126,7 @@ class PrefixCache:
         if restored.tail is not None:
             blocks = (*blocks, restored.tail)
         needed = state_bytes(self._geometry, self._n_stream, restored.num_tokens)
-        buffer = self._buffer
-        if len(buffer) < needed:
-            buffer = np.empty(needed, dtype=np.uint8)
-            if needed <= _KEPT_BUFFER_BYTES:
-                self._buffer = buffer
+        buffer = np.frombuffer(self._port.state_buffer(needed), dtype=np.uint8)
         blob = compose_state(self._geometry, self._n_stream, slot, blocks, buffer)
         if self._port.state_set(slot, blob.data) == len(blob):
             return restored

@@ -22,6 +22,7 @@ from redis.retry import Retry
 
 from agent.kv.codec import Block
 from agent.kv.link import BandwidthBudget, Breaker, BreakerState, Speed
+from agent.kv.pacing import Pace
 from agent.kv.policy import STALL_LIMIT_MS
 from agent.kv.seal import Sealer, SealError
 from agent.kv.write_behind import WriteBehind, WriteJob
@@ -91,6 +92,7 @@ class SharedTier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy = config.policy
+        self.pace = Pace()  # of writes; whoever has several tiers gives them one
         self.counters = SharedCounters()
         self._sealer = sealer
         self._clock = clock
@@ -223,6 +225,7 @@ class SharedTier:
             return
         if self._clock() < self._full_until_s:
             return
+        self.pace.give_way()
         key = shared_key(job.block)
         try:
             if job.block not in self._damaged and self._writer.exists(key):

@@ -17,6 +17,9 @@ class StatePort(Protocol):
     def state_get(self, slot: int, /) -> memoryview:
         """The sequence's state blob; valid until the next call."""
 
+    def state_buffer(self, num_bytes: int, /) -> memoryview:
+        """Memory to compose a state in; valid until the next call, or `state_get`."""
+
     def state_set(self, slot: int, blob: memoryview, /) -> int:
         """Replace the sequence's state; bytes read, 0 when llama.cpp refused it."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from agent.kv.codec import Block
 from agent.kv.disk import DiskTier
 from agent.kv.lru import TierIndex
+from agent.kv.pacing import Pace
 from agent.kv.seal import Sealer
 from agent.kv.write_behind import WriteBehind, WriteJob
 from shoal.blocks import BlockHash
@@ -27,12 +28,14 @@ class DiskShelf:
         disk: DiskTier,
         sealer: Sealer,
         write_failed: Callable[[BlockHash], None],
+        pace: Pace,
     ) -> None:
-        """`write_failed` is called on the writer thread."""
+        """`write_failed` is called on the writer thread, which gives way by `pace`."""
         self.disk = disk
         self._index = index
         self._sealer = sealer
         self._write_failed = write_failed
+        self._pace = pace
         for stored in disk.scan(sealer.sealed_bytes):
             leaving = index.admit(stored.block, stored.num_bytes)
             for old in (stored.block,) if leaving is None else leaving:
@@ -71,6 +74,7 @@ class DiskShelf:
         if job.data is None:
             self.disk.delete(job.block)
             return
+        self._pace.give_way()
         sealed = self._sealer.seal(job.tenant_salt, job.block, job.data)
         if not self.disk.write(job.block, sealed):
             self._write_failed(job.block)

@@ -20,8 +20,8 @@ from agent.llama.model import Model
 from agent.llama.sampler import SamplerChain, confidence_of, logprob_of
 
 _FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
-# A long sequence's state is not held for good once it was asked for.
-_KEPT_BLOB_BYTES = 64 * 1024 * 1024
+# Memory for states that is held for good; a longer sequence's is given back.
+KEPT_BLOB_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,16 +158,24 @@ class LlamaRunner:
     def state_get(self, slot: int) -> memoryview:
         """The sequence's KV as llama.cpp's own blob; valid until the next call."""
         size = llama.llama_state_seq_get_size(self.context, slot)
-        blob = self._blob
-        if len(blob) < size:
-            blob = bytearray(size)
-            if size <= _KEPT_BLOB_BYTES:
-                self._blob = blob
+        blob = self.state_buffer(size)
         buffer = (ctypes.c_uint8 * size).from_buffer(blob)
         written = llama.llama_state_seq_get_data(self.context, buffer, size, slot)
         if written != size:
             raise RunnerError(f"state of slot {slot}: {written} of {size} bytes written")
-        return memoryview(blob)[:size]
+        return blob
+
+    def state_buffer(self, num_bytes: int) -> memoryview:
+        """Memory to compose a state in: the same as `state_get` uses, and valid as long.
+
+        Fresh memory costs several times what copying into it does, so it is kept.
+        """
+        blob = self._blob
+        if len(blob) < num_bytes:
+            blob = bytearray(num_bytes)
+            if num_bytes <= KEPT_BLOB_BYTES:
+                self._blob = blob
+        return memoryview(blob)[:num_bytes]
 
     def state_set(self, slot: int, blob: bytes | memoryview) -> int:
         """Replace the sequence's KV with an authenticated blob; the number of bytes read.

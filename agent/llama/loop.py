@@ -90,7 +90,7 @@ class EngineLoop:
         self.ready.set_result(None)
         try:
             while self._take_inbox(core):
-                if core.has_work or self._woken:
+                if core.has_work or core.can_compute or self._woken:
                     self._woken = False
                     core.step()
                 self._publish(core)

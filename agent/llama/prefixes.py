@@ -14,11 +14,12 @@ from agent.engine.request import SamplingParams
 from agent.hardware.memory import read_memory
 from agent.kv.access import load_shared_access
 from agent.kv.budget import host_tier_bytes
+from agent.kv.codec import state_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
 from agent.kv.prefix_cache import PrefixCache
 from agent.kv.redis_tier import SharedTierConfig
 from agent.kv.selfcheck import CodecReport, check_codec
-from agent.llama.context import LlamaRunner
+from agent.llama.context import KEPT_BLOB_BYTES, LlamaRunner
 from agent.llama.library import STATE_SEQ_VERSION, library_version
 from agent.llama.measure import probe_tokens
 from agent.llama.model import fingerprint
@@ -110,6 +111,9 @@ def _check(runner: LlamaRunner) -> CodecReport:
     runner.prefill(0, probe_tokens(runner, BLOCK_TOKENS), 0, want_token=False)
     report = check_codec(runner, 0, runner.slots - 1)
     runner.clear(0)
-    if not report.caches_blocks:
+    if report.geometry is None:
         raise NotCachedError(report.reason)
+    # Touched now: its first use would cost a request tens of milliseconds.
+    longest = state_bytes(report.geometry, report.n_stream, runner.context_tokens)
+    runner.state_buffer(min(longest, KEPT_BLOB_BYTES))
     return report

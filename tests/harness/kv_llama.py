@@ -56,6 +56,9 @@ class Engine:
         assert llama.llama_state_seq_get_data(self.context, pointer, size, slot) == size
         return blob.data
 
+    def state_buffer(self, num_bytes: int, /) -> memoryview:
+        return memoryview(bytearray(num_bytes))
+
     def state_set(self, slot: int, blob: memoryview, /) -> int:
         view = np.frombuffer(blob, dtype=np.uint8)
         pointer = view.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

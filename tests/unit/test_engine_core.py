@@ -119,7 +119,7 @@ def request(name: str, prompt: int = 5, **changes) -> GenerationRequest:
 
 def run(core: EngineCore):
     updates = []
-    while core.has_work:
+    while core.has_work or core.can_compute:
         core.step()
         updates += core.take_updates()
     return updates

@@ -96,7 +96,7 @@ def test_who_waits_for_a_prefix_holds_no_slot_and_those_behind_go_first():
     core.step()
     assert [_name(s) for s in scheduler.running] == ["b", "c", "d"]
     assert [(_name(s), s.phase) for s in scheduler.waiting] == [("late", Phase.RESTORING)]
-    while len(scheduler.running) > 0:
+    while scheduler.running or scheduler.leaving:
         core.step()
     assert core.has_work
     assert not core.can_compute  # the loop sleeps until it is woken, or this is due:

@@ -184,6 +184,9 @@ class Port:
     def state_get(self, slot: int, /) -> memoryview:
         return memoryview(self.states.get(slot, b""))
 
+    def state_buffer(self, num_bytes: int, /) -> memoryview:
+        return memoryview(bytearray(num_bytes))
+
     def state_set(self, slot: int, blob: memoryview, /) -> int:
         if self.spoil:
             blob[-20] ^= 1

@@ -22,6 +22,9 @@ class NoContext:
     def state_get(self, slot: int, /) -> memoryview:
         raise NotImplementedError
 
+    def state_buffer(self, num_bytes: int, /) -> memoryview:
+        return memoryview(bytearray(num_bytes))
+
     def state_set(self, slot: int, blob: memoryview, /) -> int:
         raise NotImplementedError
 

@@ -33,6 +33,9 @@ class Context:
         self.num_exports += 1
         return memoryview(self.states[slot])
 
+    def state_buffer(self, num_bytes: int, /) -> memoryview:
+        return memoryview(bytearray(num_bytes))
+
     def state_set(self, slot: int, blob: memoryview, /) -> int:
         if self.refuse:
             return 0
