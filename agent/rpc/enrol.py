@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import grpc
 import grpc.aio
@@ -159,6 +160,13 @@ def _enrolment_failure(error: grpc.aio.AioRpcError, address: str) -> AgentError:
     code, details = error.code(), error.details() or ""
     words = details.lower()
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+        if "not yet valid" in words or "certificate has expired" in words:
+            # Tried again: boards without a clock of their own get the time from the network.
+            return AgentError(
+                ExitCode.UNREACHABLE,
+                f"by this device's clock ({datetime.now(UTC):%Y-%m-%d %H:%M} UTC) the certificate "
+                f"of {address} is not valid; set the clock (up to 5 minutes off are tolerated)",
+            )
         if "ssl_error_ssl" in words or "certificate_verify_failed" in words:
             return AgentError(
                 ExitCode.IMPOSTOR_CA,

@@ -40,7 +40,12 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
             _log.warning("device_rejected", device_id=device_id, why=str(rejected))
             await context.write(rejected.frame)
             return
-        _log.info("device_connected", device_id=device_id, epoch=connection.epoch)
+        _log.info(
+            "device_connected",
+            device_id=device_id,
+            epoch=connection.epoch,
+            clock_skew_ms=connection.clock_skew_ms,
+        )
         reader = asyncio.create_task(self._read(connection, context))
 
         async def write(frames: list[device_pb2.HubFrame]) -> None:

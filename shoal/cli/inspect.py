@@ -21,6 +21,10 @@ DeviceArgument = Annotated[str, typer.Argument(help="Name or id of the device.")
 _COLOURS = {"READY": "green", "SUSPECT": "yellow", "DRAINING": "yellow", "ENROLLED": "cyan"}
 
 
+# Certificates tolerate 300 s; a clock that is set by the network is off by less than one.
+_SKEW_SHOWN_S = 10.0
+
+
 @reported
 def status(as_json: JsonFlag = False) -> None:
     """Show the gateway, the devices and what they serve."""
@@ -137,6 +141,14 @@ def _model_text(model: dict[str, Any]) -> str:
     return escape(model["name"] + (f" ({why})" if why else ""))
 
 
+def _clock_text(device: dict[str, Any]) -> str:
+    """What is worth saying of the device's clock; its heartbeats carry the time."""
+    skew_s = device.get("clock_skew_ms", 0) / 1000
+    if abs(skew_s) < _SKEW_SHOWN_S:
+        return ""
+    return f", clock {abs(skew_s):.0f} s {'ahead' if skew_s > 0 else 'behind'}"
+
+
 def _device_table(devices: list[dict[str, Any]]) -> Table:
     headings = ("device", "state", "class", "models", "running", "id")
     table = Table(*headings, box=None, header_style="bold")
@@ -147,6 +159,8 @@ def _device_table(devices: list[dict[str, Any]]) -> Table:
         colour = _COLOURS.get(state, "red")
         running = str(device.get("in_flight", ""))
         table.add_row(
-            device["name"], f"[{colour}]{state}[/{colour}]", kind, served, running, device["id"]
+            device["name"],
+            f"[{colour}]{state}[/{colour}]{_clock_text(device)}",
+            *(kind, served, running, device["id"]),
         )
     return table

@@ -16,9 +16,11 @@ import shutil
 import socket
 import stat
 import sys
+import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,9 @@ _MB = 1_000_000
 _MIN_AVAILABLE_BYTES = 500 * _MB
 # Measured: the environment takes 330 MB; while a new version is installed there are two.
 _INSTALL_BYTES = 700 * _MB
+# What the authority allows for (orchestrator/identity/authority.py), less the seconds that
+# an answer may take.
+_MAX_SKEW_S = 290.0
 # Source, object files and the tools that build it.
 _COMPILE_BYTES = 1_500 * _MB
 
@@ -104,17 +109,38 @@ def authority_problem(ca_pem: str, token: str) -> Problem | None:
     return None
 
 
+def clock_problem(date: str | None, now_unix_s: float) -> Problem | None:
+    """Whether certificates of the fleet would look unborn or expired here; pure.
+
+    `date` is the Date header of the gateway's answer.
+    """
+    try:
+        theirs_unix_s = parsedate_to_datetime(date or "").timestamp()
+    except (TypeError, ValueError):
+        return None
+    skew_s = now_unix_s - theirs_unix_s
+    if abs(skew_s) <= _MAX_SKEW_S:
+        return None
+    side = "ahead of" if skew_s > 0 else "behind"
+    return Problem(
+        f"this machine's clock is {abs(skew_s) / 60:.0f} minutes {side} the fleet's; "
+        "certificates would be refused",
+        "set the clock: timedatectl set-ntp true, or date -u -s ...",
+    )
+
+
 def fleet_problems(url: str, token: str) -> list[Problem]:
     """Ask the gateway who it is, and try the ports that the agent will dial."""
     try:
         with _open(f"{url}/shoal/v1/join") as reply:
             page: dict[str, Any] = json.load(reply)
+            clock = clock_problem(reply.headers.get("Date"), time.time())
         addresses = [page["enrol_address"], *page["hub_addresses"]]
         low, high = page["protocol"]["min"], page["protocol"]["max"]
         authority = authority_problem(page["ca_pem"], token)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [Problem(f"{url} is not a reachable shoal gateway: {error}", "check --url")]
-    problems = [authority] if authority else []
+    problems = [problem for problem in (authority, clock) if problem]
     if agree_on_protocol(low, high) is None:
         problems.append(
             Problem(

@@ -9,6 +9,7 @@ import pytest
 from shoal.onboarding.preflight import (
     Machine,
     authority_problem,
+    clock_problem,
     closed_folder,
     fleet_problems,
     machine_problems,
@@ -82,3 +83,25 @@ def test_folder_that_another_user_cannot_enter_is_named(tmp_path: Path) -> None:
     # The temporary directory of the tests may be closed itself.
     assert found in (*tmp_path.parents, tmp_path, tmp_path / "private")
     assert closed_folder(Path("/usr/bin/python3")) is None
+
+
+NOON = "Wed, 02 Dec 2026 12:00:00 GMT"
+NOON_UNIX_S = 1_796_212_800.0
+
+
+@pytest.mark.parametrize("skew_s", [-290, 0, 290])
+def test_five_minutes_of_clock_skew_are_no_problem(skew_s: float) -> None:
+    assert clock_problem(NOON, NOON_UNIX_S + skew_s) is None
+
+
+@pytest.mark.parametrize(("skew_s", "words"), [(-86_400, "1440 minutes behind"), (600, "ahead")])
+def test_clock_that_would_spoil_certificates_is_named(skew_s: float, words: str) -> None:
+    problem = clock_problem(NOON, NOON_UNIX_S + skew_s)
+    assert problem is not None
+    assert words in problem.text
+    assert "set the clock" in problem.remedy
+
+
+@pytest.mark.parametrize("date", [None, "", "yesterday"])
+def test_gateway_that_tells_no_time_is_no_problem(date: str | None) -> None:
+    assert clock_problem(date, NOON_UNIX_S) is None
