@@ -1,4 +1,4 @@
-"""`python -m orchestrator.app`: Ray, one hub and the gateway on this machine.
+"""`python -m orchestrator.app`: Ray, hubs and the gateway on this machine.
 
 The composition root. Redis must run already. Prints one JSON object a line on
 stdout for each stage, the last one `ready`; logs go to stderr. Ends cleanly on
@@ -23,18 +23,16 @@ import structlog
 
 from orchestrator import setup
 from orchestrator.actors.config import (
-    FleetPorts,
     choose_ports,
     port_is_free,
     set_ray_environment,
 )
 from orchestrator.actors.haproxy import write_haproxy_wrapper
-from orchestrator.config import HubConfig
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_config
 from orchestrator.dispatch.endpoint import CloudConfig
-from orchestrator.gateway.config import GatewayConfig
 from orchestrator.identity.key_files import KeyFileError
 from orchestrator.stages import Stages
+from orchestrator.wiring import gateway_config, hub_configs, local_host
 from shoal.home import Home
 from shoal.logs import set_up_logs
 
@@ -47,7 +45,6 @@ _OBJECT_STORE_BYTES = 100_000_000  # nothing of ours goes through it
 _READY_LIMIT_S = 60.0
 _STOP_LIMIT_S = 5.0
 _WATCH_INTERVAL_S = 1.0
-_ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - compared with, not bound to # nosec B104
 
 
 class StartFailure(Exception):
@@ -85,6 +82,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--redis-url", required=True, help="state Redis: unix:// or redis://")
     parser.add_argument("--cache-url", default="", help="Redis of shared KV blocks, no password")
     parser.add_argument("--cloud-config", type=Path, help="TOML or JSON file of cloud endpoints")
+    parser.add_argument("--hubs", type=int, default=1, help="hubs, which share the devices")
     parser.add_argument("--gateways", type=int, default=1, help="gateway replicas")
     return parser.parse_args(arguments)
 
@@ -101,7 +99,7 @@ class Orchestrator:
         self._say = stages.say
         self._arguments = arguments
         self._home = Home(arguments.home.absolute())
-        self._hub: ActorHandle[Any] | None = None
+        self._hubs: list[ActorHandle[Any]] = []
         self._ray_started = False
         self._ray_processes: list[psutil.Process] = []
 
@@ -117,10 +115,10 @@ class Orchestrator:
         self._sockets_dir = self._home.make_sockets_dir()
         haproxy_dir = self._sockets_dir / "haproxy"
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
-        self._ports = choose_ports(self._home.path / "hub" / "ports.json")
+        self._ports = choose_ports(self._home.path / "hub" / "ports.json", arguments.hubs)
         haproxy = write_haproxy_wrapper(haproxy_dir, (arguments.host, arguments.port))
         set_ray_environment(self._ports, haproxy_dir, haproxy)
-        self._secrets = setup.prepare_identity(self._home)
+        self._secrets = setup.prepare_identity(self._home, arguments.hubs)
         self._say("identity_ready")
 
     def start(self, stop: threading.Event) -> None:
@@ -133,7 +131,7 @@ class Orchestrator:
         if stop.is_set():
             return
         asyncio.run(setup.prepare_keys(self._home, self._arguments.redis_url))
-        self._start_hub()
+        self._start_hubs()
         self._start_gateway(stop)
         url = self._gateway_url
         self._say("ready", gateway_url=url, after_s=round(time.monotonic() - began_s, 1))
@@ -153,9 +151,10 @@ class Orchestrator:
         from ray import serve
 
         serve.shutdown()  # type: ignore[no-untyped-call]
-        if self._hub is not None:
+        stops: list[Any] = [hub.stop.remote() for hub in self._hubs]
+        for stop in stops:
             try:
-                ray.get(self._hub.stop.remote(), timeout=_STOP_LIMIT_S)
+                ray.get(stop, timeout=_STOP_LIMIT_S)
             except ray.exceptions.RayError as error:
                 _log.warning("hub_stop_failed", error=repr(error))
         self._keep_logs()
@@ -173,7 +172,7 @@ class Orchestrator:
 
     @property
     def _gateway_url(self) -> str:
-        return f"http://{_local_host(self._arguments)}:{self._arguments.port}"
+        return f"http://{local_host(self._arguments)}:{self._arguments.port}"
 
     def _start_ray(self) -> None:
         # Late: Ray and Serve read their environment when they are imported.
@@ -186,8 +185,8 @@ class Orchestrator:
             # Never "auto": another fleet's cluster on this machine must not be joined.
             address="local",
             # Actors here ask for no CPU. Ray starts this many worker processes at once, ahead
-            # of their use: one each for hub, Serve's controller, its two proxies, a replica.
-            num_cpus=5,
+            # of their use: one each for Serve's controller, its two proxies, a replica, each hub.
+            num_cpus=4 + self._arguments.hubs,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,
             log_to_driver=False,
@@ -198,24 +197,12 @@ class Orchestrator:
         children = psutil.Process().children()
         self._ray_processes = [p for p in children if p.name() in ("raylet", "gcs_server")]
 
-    def _start_hub(self) -> None:
+    def _start_hubs(self) -> None:
         from orchestrator.actors.hub import HubActor
 
-        self._hub = HubActor.options(name=setup.HUB_ID).remote(  # type: ignore[attr-defined]
-            HubConfig(
-                hub_id=setup.HUB_ID,
-                state_url=self._arguments.redis_url,
-                ca_dir=self._home.ca_dir,
-                tls_dir=self._home.hub_dir,
-                host=self._arguments.host,
-                advertised_host=_advertised_host(self._arguments),
-                enrol_port=self._ports.enrol,
-                link_port=self._ports.link,
-                cache=setup.cache_access(
-                    self._arguments.cache_url, self._home, _advertised_host(self._arguments)
-                ),
-            )
-        )
+        for config in hub_configs(self._arguments, self._home, self._ports):
+            actor = HubActor.options(name=config.hub_id)  # type: ignore[attr-defined]
+            self._hubs.append(actor.remote(config))
 
     def _start_gateway(self, stop: threading.Event) -> None:
         import ray
@@ -224,13 +211,14 @@ class Orchestrator:
 
         start_serve(self._arguments.port)
         self._say("serve_ready")
-        config = _gateway_config(
+        config = gateway_config(
             self._arguments, self._home, self._ports, self._secrets, self._cloud
         )
         run_gateway(config, self._arguments.gateways)
-        if self._hub is not None:
-            addresses: Any = ray.get(self._hub.addresses.remote(), timeout=_READY_LIMIT_S)
-            self._say("hub_ready", **addresses)
+        asked: list[Any] = [hub.addresses.remote() for hub in self._hubs]
+        answers: list[dict[str, str]] = ray.get(asked, timeout=_READY_LIMIT_S)
+        for hub_id, addresses in zip(setup.hub_ids(len(asked)), answers, strict=True):
+            self._say("hub_ready", hub_id=hub_id, **addresses)
         _wait_until_ready(self._gateway_url, stop)
         self._say("gateway_ready")
 
@@ -238,39 +226,6 @@ class Orchestrator:
 def _import_actors() -> None:
     import orchestrator.actors.gateway
     import orchestrator.actors.hub  # noqa: F401 - later imports find them loaded
-
-
-def _gateway_config(
-    arguments: argparse.Namespace,
-    home: Home,
-    ports: FleetPorts,
-    secrets: setup.FleetSecrets,
-    cloud: CloudConfig,
-) -> GatewayConfig:
-    url = f"http://{_advertised_host(arguments)}:{arguments.port}"
-    return GatewayConfig(
-        gateway_url=url,
-        state_url=arguments.redis_url,
-        hub_addresses=(f"{_local_host(arguments)}:{ports.link}",),
-        advertised_hub_addresses=(f"{_advertised_host(arguments)}:{ports.link}",),
-        enrol_address=f"{_advertised_host(arguments)}:{ports.enrol}",
-        ca_cert=secrets.ca_cert,
-        tls_key=home.gateway_dir / "tls.key",
-        tls_cert=home.gateway_dir / "tls.crt",
-        salt_key=secrets.salt_key,
-        num_gateways=arguments.gateways,
-        depot_dir=setup.prepare_depot(home, url),
-        cloud=cloud,
-    )
-
-
-def _local_host(arguments: argparse.Namespace) -> str:
-    """The address by which this machine reaches what is bound to `--host`."""
-    return "127.0.0.1" if arguments.host == _ALL_INTERFACES else str(arguments.host)
-
-
-def _advertised_host(arguments: argparse.Namespace) -> str:
-    return arguments.advertise or _local_host(arguments)
 
 
 def _wait_until_ready(url: str, stop: threading.Event) -> None:

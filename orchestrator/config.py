@@ -73,7 +73,9 @@ class HubConfig:
     `tls_dir` holds `tls.key` and `tls.crt` of the hub, `ca_dir` the fleet's
     authority (`ca.key`, `ca.crt`). Ports 0 mean any free one, which a restarted hub
     would not find again: pass fixed ports outside tests.
-    `advertised_host` is what devices and gateways are told to dial; empty: `host`.
+    `advertised_host` is what devices are told to dial; empty: `host`. `inner_host` is
+    what gateways are told; empty: the same. `fleet_links`: the link addresses of all hubs,
+    for devices that enrol; empty: this one's own.
     """
 
     hub_id: str
@@ -84,6 +86,8 @@ class HubConfig:
     enrol_port: int = 0
     link_port: int = 0
     advertised_host: str = ""
+    inner_host: str = ""
+    fleet_links: tuple[str, ...] = ()
     # None: devices share no KV blocks.
     cache: CacheAccess | None = None
     # A device is missed within one lease; five heartbeats a lease forgive lost ones.

@@ -26,7 +26,6 @@ from shoal.wire import HUB_TLS_NAME
 
 _log = structlog.get_logger(__name__)
 
-HUB_ID = "hub-1"
 GATEWAY_ID = "gateway-1"
 _SALT_KEY_BYTES = 32
 _KV_KEY_BYTES = 32
@@ -40,14 +39,19 @@ class FleetSecrets:
     salt_key: Path
 
 
-def prepare_identity(home: Home) -> FleetSecrets:
+def hub_ids(num_hubs: int) -> list[str]:
+    """Names of a fleet's hubs; stable, so that each finds its devices again."""
+    return [f"hub-{number}" for number in range(1, num_hubs + 1)]
+
+
+def prepare_identity(home: Home, num_hubs: int = 1) -> FleetSecrets:
     """Make or load the authority, issue service certificates, make the fleet's keys.
 
     Raises KeyFileError when a secret is open to others.
     """
     authority = Authority.load_or_create(home.ca_dir)
     services = (
-        (home.hub_dir, f"hub:{HUB_ID}", (HUB_TLS_NAME,)),
+        *((home.hub_dir / each, f"hub:{each}", (HUB_TLS_NAME,)) for each in hub_ids(num_hubs)),
         (home.gateway_dir, f"gateway:{GATEWAY_ID}", ()),
     )
     for folder, common_name, dns_names in services:

@@ -26,6 +26,7 @@ from agent.rpc.stages import Stages
 from agent.session import connection as conn
 from agent.session.backoff import Backoff
 from agent.session.errors import AgentError, ExitCode
+from agent.session.hub_order import dial_order
 from agent.session.requests import RequestLedger
 from shoal import __version__
 from shoal.v1 import device_pb2 as pb
@@ -174,7 +175,7 @@ class Device:
 
     def _dial(self, attempt: int) -> None:
         identity = self._membership.identity
-        addresses = identity.hub_addresses
+        addresses = dial_order(identity.device_id, identity.hub_addresses)
         hello = pb.Hello(
             min_protocol=MIN_PROTOCOL_VERSION,
             max_protocol=PROTOCOL_VERSION,
@@ -182,6 +183,7 @@ class Device:
             capabilities=self._parts.capabilities,
             models=self._engines.reports(),
             device_unix_ms=_unix_ms(),
+            last_epoch=self._connection.last_epoch,
         )
         self._stream = LinkStream(
             LinkEvents(self._take_hub_frame, lambda why: self._feed(conn.Broken(why)))

@@ -20,16 +20,23 @@ from pathlib import Path
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 # Ports that Serve may give to replicas: a restarted one gets another for a while.
 _REPLICA_PORTS = 16
-_OTHER_PORTS = 6
+_OTHER_PORTS = 4
 _PORT_WAIT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class HubPorts:
+    """Ports of one hub."""
+
+    enrol: int
+    link: int
 
 
 @dataclass(frozen=True, slots=True)
 class FleetPorts:
     """Loopback ports of one fleet, beside the public one."""
 
-    enrol: int
-    link: int
+    hubs: tuple[HubPorts, ...]
     haproxy_metrics: int
     haproxy_stats: int
     fallback_http: int
@@ -38,19 +45,22 @@ class FleetPorts:
     first_replica_grpc: int
 
 
-def choose_ports(saved: Path) -> FleetPorts:
+def choose_ports(saved: Path, num_hubs: int = 1) -> FleetPorts:
     """The ports of the fleet's last run as far as they are free, else new ones; kept in `saved`.
 
-    Devices remember the hub's address, so the hub's ports outlive a restart: they are
+    Devices remember the hubs' addresses, so the hubs' ports outlive a restart: they are
     waited for a few seconds, for a fleet that was just stopped may hold them still.
     """
     try:
-        last = FleetPorts(**json.loads(saved.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        last = None
-    ports = _new_ports()
-    if last is not None and all(_becomes_free(port) for port in (last.enrol, last.link)):
-        ports = replace(ports, enrol=last.enrol, link=last.link)
+        last = tuple(HubPorts(**each) for each in json.loads(saved.read_text("utf-8"))["hubs"])
+    except (OSError, ValueError, TypeError, KeyError):
+        last = ()
+    ports = _new_ports(num_hubs)
+    kept = [
+        old if _becomes_free(old.enrol) and _becomes_free(old.link) else new
+        for old, new in zip(last, ports.hubs, strict=False)
+    ]
+    ports = replace(ports, hubs=(*kept, *ports.hubs[len(kept) :]))
     saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     saved.write_text(json.dumps(asdict(ports)), encoding="utf-8")
     return ports
@@ -65,19 +75,19 @@ def _becomes_free(port: int) -> bool:
     return True
 
 
-def _new_ports() -> FleetPorts:
-    size = _OTHER_PORTS + 2 * _REPLICA_PORTS
+def _new_ports(num_hubs: int) -> FleetPorts:
+    size = 2 * num_hubs + _OTHER_PORTS + 2 * _REPLICA_PORTS
     for _ in range(200):
         first = random.randrange(_FIRST_PORT, _LAST_PORT - size)  # noqa: S311 - not a secret
         if all(port_is_free(port) for port in range(first, first + size)):
-            replicas = first + _OTHER_PORTS
+            others = first + 2 * num_hubs
+            replicas = others + _OTHER_PORTS
             return FleetPorts(
-                enrol=first,
-                link=first + 1,
-                haproxy_metrics=first + 2,
-                haproxy_stats=first + 3,
-                fallback_http=first + 4,
-                fallback_grpc=first + 5,
+                hubs=tuple(HubPorts(port, port + 1) for port in range(first, others, 2)),
+                haproxy_metrics=others,
+                haproxy_stats=others + 1,
+                fallback_http=others + 2,
+                fallback_grpc=others + 3,
                 first_replica_http=replicas,
                 first_replica_grpc=replicas + _REPLICA_PORTS,
             )

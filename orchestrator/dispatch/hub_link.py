@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,6 +54,10 @@ class HubLink:
     def __init__(self, address: str, tls: TlsFiles) -> None:
         self.address = address
         self.summary: fleet_pb2.HubSummary | None = None
+        # Requests that were sent since the summary came, which it does not count.
+        self.num_sent = 0
+        # When the hub was last lost, in the event loop's time.
+        self.lost_s = -math.inf
         self._tls = tls
         self._channel: grpc.aio.Channel | None = None
         self._mailboxes: dict[str, Mailbox] = {}
@@ -100,6 +105,7 @@ class HubLink:
         """Send a request down; its updates come to the returned mailbox."""
         mailbox = Mailbox()
         self._mailboxes[request.request_id] = mailbox
+        self.num_sent += 1
         self._commands.put_nowait(pb.InferenceCommand(submit=request))
         return mailbox
 
@@ -143,6 +149,7 @@ class HubLink:
             await asyncio.gather(*tasks, return_exceptions=True)
             self._fail_all()
         if was_connected:
+            self.lost_s = asyncio.get_running_loop().time()
             _log.warning("hub_connection_lost", hub=self.address, cause=cause)
         else:
             _log.debug("hub_unreachable", hub=self.address, cause=cause)
@@ -151,6 +158,7 @@ class HubLink:
     async def _watch(self) -> None:
         async for summary in self.fleet.WatchSummary(fleet_pb2.WatchSummaryRequest()):
             self.summary = summary
+            self.num_sent = 0
             if not self._connected.is_set():
                 _log.info("hub_connected", hub=self.address, hub_id=summary.hub_id)
                 self._connected.set()

@@ -17,11 +17,13 @@ from orchestrator.dispatch.cloud import CloudBackend
 from orchestrator.dispatch.detector import make_screen
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.edge import EdgeBackend
+from orchestrator.dispatch.hub_finder import DeviceOwners, HubFinder
 from orchestrator.dispatch.hub_link import HubLink, TlsFiles
 from orchestrator.dispatch.outbound import OutboundGate
 from orchestrator.dispatch.spending import Spending
 from orchestrator.fleet.decisions_redis import DecisionStore
-from orchestrator.fleet.registry_redis import connect
+from orchestrator.fleet.hubs_redis import HubDirectory
+from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.gateway.admin import Admin, AdminParts
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.cloud_records import CloudRecords
@@ -51,6 +53,7 @@ class Gateway:
 
     config: GatewayConfig
     dispatcher: Dispatcher
+    finder: HubFinder
     state: Redis
     app: Starlette
 
@@ -58,9 +61,11 @@ class Gateway:
         """Begin dialling the hubs."""
         for link in self.dispatcher.edge.links:
             link.start()
+        self.finder.start()
 
     async def stop(self) -> None:
         """Cancel what runs and close every connection."""
+        await self.finder.stop()
         for link in self.dispatcher.edge.links:
             await link.stop()
         await self.dispatcher.cloud.close()
@@ -74,8 +79,12 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     """
     ca_pem = config.ca_cert.read_bytes()
     tls = TlsFiles(ca_pem, read_private(config.tls_key), config.tls_cert.read_bytes())
-    edge = EdgeBackend([HubLink(address, tls) for address in config.hub_addresses])
     state = connect(config.state_url)
+    edge = EdgeBackend(
+        [HubLink(address, tls) for address in config.hub_addresses],
+        hub_of=DeviceOwners(RedisRegistry(state)).hub_of,
+    )
+    finder = HubFinder(edge, HubDirectory(state), lambda address: HubLink(address, tls))
     tenants = TenantStore(state)
     screen = make_screen(config.cloud.detector)
     gate = OutboundGate(tenants, screen)
@@ -115,12 +124,12 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     public = _PublicRoutes(config, dispatcher, authenticator, started_unix_s)
     routes = [
         *text_routes(service),
-        *public.routes(join_info(config, ca_pem.decode())),
+        *public.routes(lambda: join_info(config, ca_pem.decode(), finder.hubs_to_dial())),
         *admin.routes(),
         Scrape(authenticator, dispatcher, admission, metrics).route(),
         *onboarding_routes(depot),
     ]
-    gateway = Gateway(config, dispatcher, state, make_application(routes))
+    gateway = Gateway(config, dispatcher, finder, state, make_application(routes))
     gateway.app.router.lifespan_context = _lifespan(gateway)
     return gateway
 
@@ -140,11 +149,11 @@ class _PublicRoutes:
         self._authenticator = authenticator
         self._started_unix_s = started_unix_s
 
-    def routes(self, join: dict[str, object]) -> list[Route]:
-        """The paths; `join` is what a device asks for before it enrols."""
+    def routes(self, join: Callable[[], dict[str, object]]) -> list[Route]:
+        """The paths; `join` tells what a device asks for before it enrols."""
 
         async def join_handler(_request: Request) -> Response:
-            return json_response(join)
+            return json_response(join())
 
         async def healthz(_request: Request) -> Response:
             return json_response({"status": "ok"})

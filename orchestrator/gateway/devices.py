@@ -41,13 +41,18 @@ async def list_devices(edge: EdgeBackend) -> list[dict[str, Any]]:
             raise reply
         answered = True
         for status in reply.devices:
-            # Hubs share the registry: the one that heard of a device last knows best.
+            # Every hub lists the registry: of a device its own hub knows best.
             known = newest.get(status.device_id)
-            if known is None or status.last_seen_unix_ms > known.last_seen_unix_ms:
+            if known is None or _rank(status) > _rank(known):
                 newest[status.device_id] = status
     if not answered:
         raise _no_hub()
     return [_device(status) for status in sorted(newest.values(), key=lambda s: s.name)]
+
+
+def _rank(status: fleet_pb2.DeviceStatus) -> tuple[int, bool, int]:
+    """Newer connections first, then who has the device (and so its version), then by time."""
+    return status.epoch, bool(status.agent_version), status.last_seen_unix_ms
 
 
 async def drain_device(link: HubLink, request: fleet_pb2.DeviceRequest) -> fleet_pb2.DeviceReply:

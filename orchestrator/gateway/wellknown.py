@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 
+from orchestrator.fleet.hubs_redis import HubEntry
 from orchestrator.gateway.config import GatewayConfig
 from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 
 
-def join_info(config: GatewayConfig, ca_pem: str) -> dict[str, object]:
-    """The answer of `GET /shoal/v1/join`."""
+def join_info(config: GatewayConfig, ca_pem: str, hubs: Sequence[HubEntry]) -> dict[str, object]:
+    """The answer of `GET /shoal/v1/join`; without `hubs` those that were configured."""
+    links = [hub.link for hub in hubs] or list(config.advertised_hub_addresses)
     return {
         "ca_pem": ca_pem,
-        "enrol_address": config.enrol_address,
-        "hub_addresses": list(config.advertised_hub_addresses),
+        "enrol_address": hubs[0].enrol if hubs else config.enrol_address,
+        # In a fixed order: devices keep what they are told, and compare.
+        "hub_addresses": sorted(links),
         "protocol": {"min": MIN_PROTOCOL_VERSION, "max": PROTOCOL_VERSION},
     }
 

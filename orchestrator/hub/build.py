@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.config import HubConfig
 from orchestrator.fleet.decisions_redis import DecisionStore
+from orchestrator.fleet.hubs_redis import HubDirectory
 from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.hub.clock import Clock
 from orchestrator.hub.service import Hub, HubParts
@@ -26,6 +27,7 @@ def build_hub(config: HubConfig) -> Hub:
 
     parts = HubParts(
         registry=RedisRegistry(client),
+        directory=HubDirectory(client),
         decisions=DecisionStore(client),
         tokens=TokenStore(client, authority.ca_sha256),
         authority=authority,

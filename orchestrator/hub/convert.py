@@ -202,27 +202,33 @@ def outcome(active: ActiveRequest, finished: inference_pb2.Finished) -> Outcome:
     )
 
 
-def model_summaries(devices: Iterable[DeviceView]) -> list[fleet_pb2.ModelSummary]:
-    """What READY devices serve, by model name."""
+def model_summaries(
+    devices: Iterable[DeviceView],
+) -> tuple[list[fleet_pb2.ModelSummary], dict[str, list[DeviceView]]]:
+    """What READY devices serve, by model name; and those of a model that have a free slot."""
     summaries: dict[str, fleet_pb2.ModelSummary] = {}
+    with_room: dict[str, list[DeviceView]] = {}
     for device in devices:
         if device.state is not DeviceState.READY:
             continue
         for model in device.models.values():
             if not model.ready and not model.unwell:
                 continue
-            summary = summaries.setdefault(
-                model.name,
-                fleet_pb2.ModelSummary(
+            summary = summaries.get(model.name)
+            if summary is None:
+                summary = summaries[model.name] = fleet_pb2.ModelSummary(
                     name=model.name,
                     num_parameters=model.num_parameters,
                     fingerprint=model.fingerprint,
-                ),
-            )
+                )
+                with_room[model.name] = []
             if model.ready:
                 summary.ready_devices += 1
-                summary.free_slots += max(0, model.slots - device.in_flight.get(model.name, 0))
+                num_free = model.slots - device.in_flight.get(model.name, 0)
+                if num_free > 0:
+                    summary.free_slots += num_free
+                    with_room[model.name].append(device)
             summary.context_tokens = max(summary.context_tokens, model.context_tokens)
             if device.device_class.value not in summary.device_classes:
                 summary.device_classes.append(device.device_class.value)
-    return [summaries[name] for name in sorted(summaries)]
+    return [summaries[name] for name in sorted(summaries)], with_room

@@ -128,6 +128,11 @@ class Devices:
             self._lifecycle.state_of(device_id) is DeviceState.REVOKED,
         )
 
+    @property
+    def num_connected(self) -> int:
+        """Streams that are open now."""
+        return len(self._open)
+
     def is_current(self, connection: DeviceConnection) -> bool:
         """Whether frames of this connection are accepted now."""
         return self._lifecycle.is_current(connection.device_id, connection.epoch)

@@ -13,17 +13,15 @@ from orchestrator.fleet.registry import DeviceEntry, Registry
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId, DeviceState
 from orchestrator.fleet.view_store import ViewStore
-from orchestrator.hub import convert
 from orchestrator.hub.devices import Devices
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.roles import Role, require_role
+from orchestrator.hub.summary import INTERVAL_S, Summaries
 from orchestrator.identity.cache_users_redis import CacheUsers
 from shoal.v1 import engine_pb2, fleet_pb2, fleet_pb2_grpc
 
 _log = structlog.get_logger()
 
-# A gateway hears of a change within this time.
-SUMMARY_INTERVAL_S = 0.2
 _NO_REGISTRY = "the fleet's registry (Redis) does not answer; nothing was changed, try again"
 
 
@@ -36,6 +34,7 @@ class FleetParts:
     registry: Registry
     views: ViewStore
     placement: Placement
+    summaries: Summaries
     cache_users: CacheUsers | None = None
 
 
@@ -48,6 +47,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         self._registry = parts.registry
         self._views = parts.views
         self._placement = parts.placement
+        self._summaries = parts.summaries
         self._cache_users = parts.cache_users
         self._listed: list[DeviceEntry] = []
 
@@ -57,28 +57,12 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         """The summary at once, then whenever it changed."""
         await require_role(context, Role.GATEWAY)
         sent: fleet_pb2.HubSummary | None = None
-        seen: tuple[int, str] | None = None
         while True:
-            now = (self._views.version, self._placement.watch.condition)
-            if now != seen:
-                seen = now
-                summary = self._summary()
-                if summary != sent:
-                    yield summary
-                    sent = summary
-            await asyncio.sleep(SUMMARY_INTERVAL_S)
-
-    def _summary(self) -> fleet_pb2.HubSummary:
-        views = self._views.snapshot().devices.values()
-        num_waiting = self._placement.num_waiting
-        return fleet_pb2.HubSummary(
-            hub_id=self._hub_id,
-            ready_devices=sum(view.state is DeviceState.READY for view in views),
-            models=convert.model_summaries(views),
-            running=self._placement.num_active - num_waiting,
-            waiting=num_waiting,
-            condition=self._placement.watch.condition,
-        )
+            summary = self._summaries.current(asyncio.get_running_loop().time())
+            if summary is not sent:
+                yield summary
+                sent = summary
+            await asyncio.sleep(INTERVAL_S)
 
     async def ListDevices(
         self, request: fleet_pb2.ListDevicesRequest, context: grpc.aio.ServicerContext
@@ -112,6 +96,9 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             hub_id=self._hub_id if connection is not None else entry.hub,
         )
         if connection is None:
+            if state is DeviceState.READY:
+                # By the registry; the hub that has it, if one does, says so itself.
+                status.state = DeviceState.SUSPECT.value
             status.capabilities.device_class = entry.device_class
             return status
         status.capabilities.CopyFrom(connection.capabilities)

@@ -11,6 +11,7 @@ import structlog
 
 from orchestrator.config import HubConfig
 from orchestrator.fleet.decisions_redis import DecisionStore
+from orchestrator.fleet.hubs_redis import HubDirectory, HubEntry
 from orchestrator.fleet.registry import Registry
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId
@@ -23,7 +24,9 @@ from orchestrator.hub.fleet_service import FleetParts, FleetServicer
 from orchestrator.hub.inference import InferenceServicer
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.placing import PlacementParts
+from orchestrator.hub.presence import Presence
 from orchestrator.hub.records import Recorder
+from orchestrator.hub.summary import Summaries
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
@@ -50,6 +53,7 @@ class HubParts:
     """What a hub is built from; `release` frees it (connections) when the hub stops."""
 
     registry: Registry
+    directory: HubDirectory
     decisions: DecisionStore
     tokens: TokenStore
     authority: Authority
@@ -81,6 +85,7 @@ class Hub:
             PlacementParts(config, parts.router, self._views, self._recorder, parts.clock),
             self._devices,
         )
+        self._presence = Presence(parts.directory, parts.registry, self._entry)
         self._servers: list[grpc.aio.Server] = []
         self._loops: list[asyncio.Task[None]] = []
         self._addresses = HubAddresses("", "")
@@ -108,8 +113,18 @@ class Hub:
         self._addresses = HubAddresses(f"{dial_host}:{enrol_port}", f"{dial_host}:{link_port}")
         for server in self._servers:
             await server.start()
+        announcing = asyncio.create_task(self._presence.announce_forever(), name="hub-presence")
+        self._loops.append(announcing)
         _log.info("hub_ready", hub_id=self._config.hub_id, link=self._addresses.link)
         return self._addresses
+
+    def _entry(self) -> HubEntry:
+        """This hub as others find it."""
+        config, addresses = self._config, self._addresses
+        port = addresses.link.rpartition(":")[2]
+        inner = f"{config.inner_host or config.dial_host}:{port}"
+        num_devices = self._devices.num_connected
+        return HubEntry(config.hub_id, inner, addresses.link, addresses.enrol, num_devices)
 
     async def failure(self) -> BaseException | None:
         """Wait until a loop of the hub ends: its error, or None after `stop`.
@@ -133,6 +148,7 @@ class Hub:
         await asyncio.gather(*self._loops, return_exceptions=True)
         try:
             await self._flush()
+            await self._presence.withdraw()
         except StateError as error:
             _log.warning("state_not_written_at_stop", error=str(error))
         await self._parts.release()
@@ -144,7 +160,7 @@ class Hub:
                 parts.authority,
                 parts.tokens,
                 parts.registry,
-                lambda: [self._addresses.link],
+                lambda: self._config.fleet_links or [self._addresses.link],
                 parts.clock.unix_ms,
                 parts.cache_users,
             )
@@ -170,6 +186,7 @@ class Hub:
             parts.registry,
             self._views,
             self._placement,
+            Summaries(self._config.hub_id, self._views, self._placement, parts.router),
             parts.cache_users,
         )
         fleet_pb2_grpc.add_FleetServicer_to_server(  # type: ignore[no-untyped-call]

@@ -19,7 +19,7 @@ from orchestrator.routing import drawing
 from orchestrator.routing.backlog import Backlog, backlog_of
 from orchestrator.routing.considering import Considered, consider
 from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
-from orchestrator.routing.estimator import Estimator, Outcome
+from orchestrator.routing.estimator import Estimator, Outcome, num_occupied
 from orchestrator.routing.explanation import (
     chosen_of,
     explained,
@@ -94,6 +94,20 @@ class Router:
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """TTFT, TPOT and joules of the request on the device as the view shows it."""
         return self._estimator.predict(request, device, model)
+
+    def best_of(self, request: RouteRequest, devices: Sequence[DeviceView]) -> Prediction:
+        """The prediction of the device that would answer first; all serve the model.
+
+        Nothing is kept of the devices, however many there are.
+        """
+        estimator, expected = self._estimator, self._estimator.expect(request)
+        predictions = [
+            estimator.predict_expected(expected, device, model, num_occupied(device, model))
+            for device in devices
+            if (model := device.models.get(request.model)) is not None
+        ]
+        num_tokens = expected.completion_tokens
+        return min(predictions, key=lambda p: p.ttft_ms + num_tokens * p.tpot_ms)
 
     def backlog(self, request: RouteRequest, view: FleetView, now_ms: float) -> Backlog:
         """What a request has to expect that waits for one of the devices that are full."""

@@ -34,6 +34,7 @@ class UpOptions:
     # Address that gateway and hub listen on, and what devices dial when that is another.
     host: str = "127.0.0.1"
     advertise: str = ""
+    num_hubs: int = 1
 
     def to_json(self) -> str:
         """For the supervisor's command line."""
@@ -79,6 +80,7 @@ def orchestrator_launch(home: Home, options: UpOptions, cache_port: int) -> Laun
         *("--port", str(options.port), "--redis-url", redis_server.state_url(home)),
         *("--cache-url", cache_server.cache_url(cache_port)),
         *("--host", options.host, "--advertise", options.advertise),
+        *("--hubs", str(options.num_hubs)),
     ]
     if options.cloud_config:
         command += ["--cloud-config", options.cloud_config]

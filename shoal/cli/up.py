@@ -53,6 +53,7 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         str, typer.Option(help="Address to listen on; devices of other machines need one.")
     ] = "127.0.0.1",
     advertise: Annotated[str, typer.Option(help="Host that devices dial [--host].")] = "",
+    hubs: Annotated[int, typer.Option(min=1, max=16, help="Hubs, which share the devices.")] = 1,
     as_json: JsonFlag = False,
 ) -> None:
     """Bring a fleet up on this machine: Redis, orchestrator and agents."""
@@ -66,6 +67,7 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         context_tokens=context,
         host=host,
         advertise=_advertised(host, advertise),
+        num_hubs=hubs,
     )
     home = default_home()
     home.make_private_dirs()

@@ -26,7 +26,7 @@ from shoal.v1 import device_pb2 as shoal_dot_v1_dot_device__pb2
 from shoal.v1 import engine_pb2 as shoal_dot_v1_dot_engine__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14shoal/v1/fleet.proto\x12\x08shoal.v1\x1a\x15shoal/v1/device.proto\x1a\x15shoal/v1/engine.proto\"\x15\n\x13WatchSummaryRequest\"\x90\x01\n\nHubSummary\x12\x0e\n\x06hub_id\x18\x01 \x01(\t\x12\x15\n\rready_devices\x18\x02 \x01(\r\x12&\n\x06models\x18\x03 \x03(\x0b\x32\x16.shoal.v1.ModelSummary\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x11\n\tcondition\x18\x06 \x01(\t\"\xa4\x01\n\x0cModelSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0enum_parameters\x18\x02 \x01(\x04\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x15\n\rready_devices\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65vice_classes\x18\x05 \x03(\t\x12\x12\n\nfree_slots\x18\x06 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t\"\x14\n\x12ListDevicesRequest\";\n\x10ListDevicesReply\x12\'\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x16.shoal.v1.DeviceStatus\"\x1f\n\rDeviceRequest\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\"/\n\x0b\x44\x65viceReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\"\xc8\x02\n\x0c\x44\x65viceStatus\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x30\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32\x1a.shoal.v1.CapabilityReport\x12%\n\x06models\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ModelReport\x12\"\n\x04load\x18\x06 \x01(\x0b\x32\x14.shoal.v1.DeviceLoad\x12\x19\n\x11last_seen_unix_ms\x18\x07 \x01(\x03\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x15\n\ragent_version\x18\t \x01(\t\x12\x10\n\x08protocol\x18\n \x01(\r\x12\x11\n\tin_flight\x18\x0b \x01(\r\x12\x15\n\rclock_skew_ms\x18\x0c \x01(\x03\x12\x0e\n\x06hub_id\x18\r \x01(\t2\x96\x02\n\x05\x46leet\x12\x45\n\x0cWatchSummary\x12\x1d.shoal.v1.WatchSummaryRequest\x1a\x14.shoal.v1.HubSummary0\x01\x12G\n\x0bListDevices\x12\x1c.shoal.v1.ListDevicesRequest\x1a\x1a.shoal.v1.ListDevicesReply\x12=\n\x0b\x44rainDevice\x12\x17.shoal.v1.DeviceRequest\x1a\x15.shoal.v1.DeviceReply\x12>\n\x0cRemoveDevice\x12\x17.shoal.v1.DeviceRequest\x1a\x15.shoal.v1.DeviceReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14shoal/v1/fleet.proto\x12\x08shoal.v1\x1a\x15shoal/v1/device.proto\x1a\x15shoal/v1/engine.proto\"\x15\n\x13WatchSummaryRequest\"\x90\x01\n\nHubSummary\x12\x0e\n\x06hub_id\x18\x01 \x01(\t\x12\x15\n\rready_devices\x18\x02 \x01(\r\x12&\n\x06models\x18\x03 \x03(\x0b\x32\x16.shoal.v1.ModelSummary\x12\x0f\n\x07running\x18\x04 \x01(\r\x12\x0f\n\x07waiting\x18\x05 \x01(\r\x12\x11\n\tcondition\x18\x06 \x01(\t\"\xd8\x01\n\x0cModelSummary\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x16\n\x0enum_parameters\x18\x02 \x01(\x04\x12\x16\n\x0e\x63ontext_tokens\x18\x03 \x01(\r\x12\x15\n\rready_devices\x18\x04 \x01(\r\x12\x16\n\x0e\x64\x65vice_classes\x18\x05 \x03(\t\x12\x12\n\nfree_slots\x18\x06 \x01(\r\x12\x13\n\x0b\x66ingerprint\x18\x07 \x01(\t\x12\x18\n\x10\x65xpected_ttft_ms\x18\x08 \x01(\x02\x12\x18\n\x10\x65xpected_tpot_ms\x18\t \x01(\x02\"\x14\n\x12ListDevicesRequest\";\n\x10ListDevicesReply\x12\'\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x16.shoal.v1.DeviceStatus\"\x1f\n\rDeviceRequest\x12\x0e\n\x06\x64\x65vice\x18\x01 \x01(\t\"/\n\x0b\x44\x65viceReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\r\n\x05state\x18\x02 \x01(\t\"\xc8\x02\n\x0c\x44\x65viceStatus\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\r\n\x05state\x18\x03 \x01(\t\x12\x30\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32\x1a.shoal.v1.CapabilityReport\x12%\n\x06models\x18\x05 \x03(\x0b\x32\x15.shoal.v1.ModelReport\x12\"\n\x04load\x18\x06 \x01(\x0b\x32\x14.shoal.v1.DeviceLoad\x12\x19\n\x11last_seen_unix_ms\x18\x07 \x01(\x03\x12\r\n\x05\x65poch\x18\x08 \x01(\x04\x12\x15\n\ragent_version\x18\t \x01(\t\x12\x10\n\x08protocol\x18\n \x01(\r\x12\x11\n\tin_flight\x18\x0b \x01(\r\x12\x15\n\rclock_skew_ms\x18\x0c \x01(\x03\x12\x0e\n\x06hub_id\x18\r \x01(\t2\x96\x02\n\x05\x46leet\x12\x45\n\x0cWatchSummary\x12\x1d.shoal.v1.WatchSummaryRequest\x1a\x14.shoal.v1.HubSummary0\x01\x12G\n\x0bListDevices\x12\x1c.shoal.v1.ListDevicesRequest\x1a\x1a.shoal.v1.ListDevicesReply\x12=\n\x0b\x44rainDevice\x12\x17.shoal.v1.DeviceRequest\x1a\x15.shoal.v1.DeviceReply\x12>\n\x0cRemoveDevice\x12\x17.shoal.v1.DeviceRequest\x1a\x15.shoal.v1.DeviceReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,17 +38,17 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_HUBSUMMARY']._serialized_start=104
   _globals['_HUBSUMMARY']._serialized_end=248
   _globals['_MODELSUMMARY']._serialized_start=251
-  _globals['_MODELSUMMARY']._serialized_end=415
-  _globals['_LISTDEVICESREQUEST']._serialized_start=417
-  _globals['_LISTDEVICESREQUEST']._serialized_end=437
-  _globals['_LISTDEVICESREPLY']._serialized_start=439
-  _globals['_LISTDEVICESREPLY']._serialized_end=498
-  _globals['_DEVICEREQUEST']._serialized_start=500
-  _globals['_DEVICEREQUEST']._serialized_end=531
-  _globals['_DEVICEREPLY']._serialized_start=533
-  _globals['_DEVICEREPLY']._serialized_end=580
-  _globals['_DEVICESTATUS']._serialized_start=583
-  _globals['_DEVICESTATUS']._serialized_end=911
-  _globals['_FLEET']._serialized_start=914
-  _globals['_FLEET']._serialized_end=1192
+  _globals['_MODELSUMMARY']._serialized_end=467
+  _globals['_LISTDEVICESREQUEST']._serialized_start=469
+  _globals['_LISTDEVICESREQUEST']._serialized_end=489
+  _globals['_LISTDEVICESREPLY']._serialized_start=491
+  _globals['_LISTDEVICESREPLY']._serialized_end=550
+  _globals['_DEVICEREQUEST']._serialized_start=552
+  _globals['_DEVICEREQUEST']._serialized_end=583
+  _globals['_DEVICEREPLY']._serialized_start=585
+  _globals['_DEVICEREPLY']._serialized_end=632
+  _globals['_DEVICESTATUS']._serialized_start=635
+  _globals['_DEVICESTATUS']._serialized_end=963
+  _globals['_FLEET']._serialized_start=966
+  _globals['_FLEET']._serialized_end=1244
 # @@protoc_insertion_point(module_scope)

@@ -29,7 +29,7 @@ class HubSummary(_message.Message):
     def __init__(self, hub_id: _Optional[str] = ..., ready_devices: _Optional[int] = ..., models: _Optional[_Iterable[_Union[ModelSummary, _Mapping]]] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., condition: _Optional[str] = ...) -> None: ...
 
 class ModelSummary(_message.Message):
-    __slots__ = ("name", "num_parameters", "context_tokens", "ready_devices", "device_classes", "free_slots", "fingerprint")
+    __slots__ = ("name", "num_parameters", "context_tokens", "ready_devices", "device_classes", "free_slots", "fingerprint", "expected_ttft_ms", "expected_tpot_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NUM_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -37,6 +37,8 @@ class ModelSummary(_message.Message):
     DEVICE_CLASSES_FIELD_NUMBER: _ClassVar[int]
     FREE_SLOTS_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TTFT_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_TPOT_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     num_parameters: int
     context_tokens: int
@@ -44,7 +46,9 @@ class ModelSummary(_message.Message):
     device_classes: _containers.RepeatedScalarFieldContainer[str]
     free_slots: int
     fingerprint: str
-    def __init__(self, name: _Optional[str] = ..., num_parameters: _Optional[int] = ..., context_tokens: _Optional[int] = ..., ready_devices: _Optional[int] = ..., device_classes: _Optional[_Iterable[str]] = ..., free_slots: _Optional[int] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    expected_ttft_ms: float
+    expected_tpot_ms: float
+    def __init__(self, name: _Optional[str] = ..., num_parameters: _Optional[int] = ..., context_tokens: _Optional[int] = ..., ready_devices: _Optional[int] = ..., device_classes: _Optional[_Iterable[str]] = ..., free_slots: _Optional[int] = ..., fingerprint: _Optional[str] = ..., expected_ttft_ms: _Optional[float] = ..., expected_tpot_ms: _Optional[float] = ...) -> None: ...
 
 class ListDevicesRequest(_message.Message):
     __slots__ = ()

@@ -151,7 +151,8 @@ def test_summaries_count_only_ready_devices_with_ready_models() -> None:
     loading = hello()
     loading.models[0].state = engine_pb2.MODEL_STATE_LOADING
     starting = convert.device_view(DeviceId("c"), "c", DeviceState.READY, loading)
-    (summary,) = convert.model_summaries([ready, away, starting])
+    (summary,), with_room = convert.model_summaries([ready, away, starting])
+    assert with_room == {summary.name: [ready]}
     assert (summary.ready_devices, summary.free_slots) == (1, 4)
     assert list(summary.device_classes) == ["gpu"]
 
