@@ -1,7 +1,7 @@
 # make run    set up if need be, bring up a fleet on this machine, ask a first question
 # make stop   end exactly what make run started
 # make test   set up if need be, run all tests
-# make check  lint, format, types, import rules, stubs, security lint: what CI runs
+# make check  lint, format, types, import rules, stubs, security lint, audit: what CI runs
 # make audit  security lint and known vulnerabilities of the pins (asks the package index)
 # make setup EXTRAS=agent   only what a device needs: no Ray, no tests
 # make engine CMAKE_ARGS="..."   build the engine's library with other flags
@@ -43,17 +43,15 @@ check: $(READY)
 	$(PY) deploy/stubs.py --check
 	$(VENV)/bin/shellcheck shoal/onboarding/*.sh deploy/*.sh
 	@$(MAKE) --no-print-directory bandit
+	$(PY) deploy/audit.py --if-possible
 
 # Findings of medium severity and above fail; each exception stands beside its line.
 bandit: $(READY)
 	$(PY) -m bandit --quiet --configfile pyproject.toml --recursive -ll $(SOURCES)
 
-# In an environment of its own: the tool brings thirty packages that nothing else needs.
-# Strict: a dependency that could not be looked up fails, it is not passed over.
+# Here a service that does not answer is a failure; in `check` it is a line that says so.
 audit: bandit
-	@test -x $(VENV)/audit/bin/pip-audit || { $(PY) -m venv $(VENV)/audit \
-		&& $(VENV)/audit/bin/python -m pip install --quiet "pip-audit>=2.10,<3"; }
-	$(VENV)/audit/bin/pip-audit --strict --no-deps --disable-pip --progress-spinner off -r constraints.txt
+	$(PY) deploy/audit.py
 
 format: $(READY)
 	$(PY) -m ruff check --fix .

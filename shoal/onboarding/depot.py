@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import platform
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -83,7 +84,7 @@ def make_depot(folder: Path, gateway_url: str) -> Depot:
     constraints = folder / CONSTRAINTS_NAME
     constraints.write_bytes(constraints_file().read_bytes())
     entries = [(wheel.name, folder / wheel.name), (CONSTRAINTS_NAME, constraints)]
-    entries += [*engine_wheels(), *packaged_models()]
+    entries += [*engine_wheels(), *foreign_engine_wheels(), *packaged_models()]
     files = tuple(DepotFile.of(name, path) for name, path in entries)
     script = filled_script(gateway_url, hashlib.sha256(sums_text(files)).hexdigest())
     (folder / "install.sh").write_bytes(script)
@@ -118,6 +119,18 @@ def engine_wheels() -> Iterator[tuple[str, Path]]:
         return
     for wheel in sorted((cache_dir() / "wheels" / key).glob("*.whl")):
         yield f"engine/{key}/{wheel.name}", wheel
+
+
+def foreign_engine_wheels() -> Iterator[tuple[str, Path]]:
+    """Builds for other machines that lie in the cache (deploy/cross_engine.py).
+
+    None was proven here. A device asks for the one whose key it wants and decodes with
+    it before it is used.
+    """
+    own = f"-{platform.machine()}-"
+    for entry in sorted((cache_dir() / "wheels").glob("[0-9]*-*-*/")):
+        for wheel in sorted(entry.glob("*.whl")) if own not in entry.name else ():
+            yield f"engine/{entry.name}/{wheel.name}", wheel
 
 
 def packaged_models() -> Iterator[tuple[str, Path]]:

@@ -13,7 +13,9 @@ from pathlib import Path
 DEVICE_PACKAGES = ("agent", "shoal")
 DEVICE_EXTRA = "agent"
 # Of the folder that builds the engine a device gets all but the developer's tools.
-_DEVELOPERS = frozenset({"stubs.py", "find_python.sh", "pip_progress.awk"})
+_DEVELOPERS = frozenset(
+    {"audit.py", "cross_engine.py", "stubs.py", "find_python.sh", "pip_progress.awk"}
+)
 _SHARED = Path("share", "shoal")
 _PACKAGE = Path(__file__).parents[1]
 _CHECKOUT = _PACKAGE.parent

@@ -117,6 +117,7 @@ KNOWN_DYNAMIC = {
 }
 # (file, program) -> reason.
 KNOWN_PROGRAMS = {
+    ("deploy/audit.py", "pip"): SETUP,
     ("deploy/build_engine.py", "pip"): SETUP,
     ("deploy/engine_source.py", "pip"): SETUP,
     ("shoal/onboarding/bundle.py", "pip"): SETUP,

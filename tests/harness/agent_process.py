@@ -12,7 +12,7 @@ from typing import Any
 _ENGINE = Path(__file__).with_name("agent_engine.py")
 
 # The agent with an engine that needs no model.
-_MAIN = f"""
+STUB_MAIN = f"""
 import sys
 from agent.app import main
 from agent.rpc.engine_process import engine_command
@@ -32,7 +32,7 @@ class AgentProcess:
 
     @classmethod
     async def start(cls, arguments: Sequence[str], *, real_engine: bool = False) -> AgentProcess:
-        program = ["-m", "agent.app"] if real_engine else ["-c", _MAIN]
+        program = ["-m", "agent.app"] if real_engine else ["-c", STUB_MAIN]
         return cls(
             await asyncio.create_subprocess_exec(
                 sys.executable, *program, *arguments, stdout=asyncio.subprocess.PIPE

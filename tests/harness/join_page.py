@@ -13,10 +13,10 @@ class JoinPage:
     def __init__(self, page: dict[str, Any]) -> None:
         self.page = page
 
-    async def start(self) -> str:
+    async def start(self, host: str = "127.0.0.1") -> str:
         """The URL to pass as --join."""
-        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._answer, host, 0)
+        return f"http://{host}:{self._server.sockets[0].getsockname()[1]}"
 
     async def stop(self) -> None:
         self._server.close()

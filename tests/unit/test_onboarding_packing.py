@@ -1,6 +1,7 @@
 """What devices fetch: the wheel, the list, the script with its hashes."""
 
 import hashlib
+import platform
 import re
 import zipfile
 from io import BytesIO
@@ -10,7 +11,13 @@ import pytest
 
 from shoal import __version__
 from shoal.onboarding import sources
-from shoal.onboarding.depot import Depot, DepotFile, load_depot, make_depot
+from shoal.onboarding.depot import (
+    Depot,
+    DepotFile,
+    foreign_engine_wheels,
+    load_depot,
+    make_depot,
+)
 from shoal.onboarding.lines import install_line, verified_line
 from shoal.onboarding.script import filled_script
 from shoal.onboarding.wheel import build_wheel
@@ -73,6 +80,19 @@ def test_script_pins_the_list_and_the_list_pins_the_files(depot: tuple[Depot, Pa
     assert f"INDEX_SHA256='{hashlib.sha256(made.sums).hexdigest()}'".encode() in made.script
     assert f"GATEWAY_URL='{URL}'".encode() in made.script
     assert not re.search(rb"@[A-Z0-9_]+@", made.script)
+
+
+def test_builds_for_other_machines_are_served_and_this_ones_only_by_its_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for machine in ("riscv64", platform.machine()):
+        entry = tmp_path / "shoal" / "wheels" / f"0.3.36-{machine}-0123456789abcdef"
+        entry.mkdir(parents=True)
+        (entry / "engine.whl").touch()
+    assert [name for name, _ in foreign_engine_wheels()] == [
+        "engine/0.3.36-riscv64-0123456789abcdef/engine.whl"
+    ]
 
 
 def test_depot_gives_only_what_it_lists(depot: tuple[Depot, Path]) -> None:
