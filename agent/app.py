@@ -101,7 +101,12 @@ async def _run(
             number, lambda: device.leave("shutting down", grace_s=config.grace_s)
         )
     try:
-        end = await device.run(models)
+        async with contextlib.AsyncExitStack() as stack:
+            if config.local_api is not None:
+                from agent.local_api.starting import local_api  # else its 5 MB are saved
+
+                await stack.enter_async_context(local_api(device, config, stages))
+            end = await device.run(models)
     finally:
         _remove_sockets(sockets_dir)
     stages.say("stopped", exit_code=int(end.exit_code), message=end.message)

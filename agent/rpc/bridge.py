@@ -30,7 +30,7 @@ class Bridge:
         self,
         ledger: RequestLedger,
         find_engine: Callable[[str], Engine | None],
-        send_frame: Callable[[pb.InferenceFrame], None],
+        send_frame: Callable[[pb.InferenceFrame], object],
         charging: Charging,
     ) -> None:
         self._ledger = ledger

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +18,13 @@ from agent.rpc import convert
 from agent.rpc.bridge import Bridge
 from agent.rpc.charging import Charging
 from agent.rpc.engines import Companion, Engines, EngineSettings
+from agent.rpc.extension import Extension
 from agent.rpc.link import LinkEvents, LinkStream
+from agent.rpc.local import LocalRequests, placed_here
 from agent.rpc.membership import Membership
 from agent.rpc.path import watch_path
 from agent.rpc.stages import Stages
+from agent.rpc.tasks import Tasks
 from agent.session import connection as conn
 from agent.session.backoff import Backoff
 from agent.session.errors import AgentError, ExitCode
@@ -68,12 +70,18 @@ class Device:
             EnergyAccount(parts.meters, estimated_w), asyncio.get_running_loop().time
         )
         self._bridge = Bridge(
-            self._ledger, self._engines.find, self._send_inference, self._charging
+            self._ledger,
+            self._engines.find,
+            lambda frame: self.send(pb.DeviceFrame(inference=frame)),
+            self._charging,
         )
         self._sampler = LoadSampler(now=now, meters=parts.meters)
+        self.extensions: list[Extension] = []
         self._stream: LinkStream | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks(self._task_failed)
+        placed = placed_here(parts.membership.identity, parts.capabilities)
+        self.local = LocalRequests(placed, self._engines, self._charging, self._note_idle)
         self._over: asyncio.Future[conn.GiveUp] = asyncio.get_running_loop().create_future()
         self._leaving: asyncio.Task[None] | None = None
         self._idle = asyncio.Event()
@@ -86,20 +94,18 @@ class Device:
         for companion in self._parts.companions:
             self._engines.start_companion(companion)
         self._feed(conn.Tick())
-        self._spawn(self._keep_certificate())
+        self._tasks.spawn(self._keep_certificate())
         hubs = lambda: self._membership.identity.hub_addresses  # noqa: E731
-        self._spawn(watch_path(self._connection, hubs, lambda: self._feed(conn.Reachable())))
+        self._tasks.spawn(watch_path(self._connection, hubs, lambda: self._feed(conn.Reachable())))
         if self._parts.meters.need_sampling:
-            self._spawn(self._sample_power())
+            self._tasks.spawn(self._sample_power())
         try:
             return await self._over
         finally:
             if self._timer is not None:
                 self._timer.cancel()
             await asyncio.gather(self._engines.stop(), *self._closing)
-            for task in tuple(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.end()
 
     def leave(self, reason: str, *, grace_s: float | None) -> None:
         """Take nothing new, let running requests finish for `grace_s` (None: all), then go.
@@ -107,34 +113,30 @@ class Device:
         A second call ends the waiting.
         """
         self._ledger.drain(reason)
+        self.local.drain(reason)
         if self._leaving is not None:
             self._feed(conn.Leave(reason))
             return
-        self._leaving = self._spawn(self._leave_when_idle(reason, grace_s))
+        self._leaving = self._tasks.spawn(self._leave_when_idle(reason, grace_s))
 
     # What engines report (EngineListener).
 
     def engine_frame(self, model: str, frame: inference_pb2.InferenceFrame) -> None:
         """A step's output goes up as it is."""
+        if len(self.local):
+            self.local.take_frame(frame)
         self._bridge.take_frame(frame)
         self._note_idle()
 
     def engine_changed(self, report: engine_pb2.ModelReport) -> None:
         """Tell hub and starter."""
-        self._send(pb.DeviceFrame(model=report))
-        if report.state == engine_pb2.MODEL_STATE_READY:
-            self._parts.stages.say(
-                "engine_ready",
-                model=report.name,
-                prefill_tokens_per_s=round(report.prefill_tokens_per_s, 1),
-                decode_tokens_per_s=round(report.decode_tokens_per_s, 1),
-            )
-        elif report.state == engine_pb2.MODEL_STATE_FAILED:
-            self._parts.stages.say("engine_failed", model=report.name, reason=report.failure)
+        self.send(pb.DeviceFrame(model=report))
+        self._parts.stages.say_model(report)
 
     def engine_lost_requests(self, model: str, message: str) -> None:
         """What ran there fails now; the hub may run it elsewhere."""
         self._bridge.fail_model(model, message)
+        self.local.fail_model(model, message)
         self._note_idle()
 
     # The connection: events in, effects out.
@@ -159,7 +161,7 @@ class Device:
             case conn.Dial(attempt):
                 self._dial(attempt)
             case conn.SendHeartbeat():
-                self._send(pb.DeviceFrame(heartbeat=self._heartbeat()))
+                self.send(pb.DeviceFrame(heartbeat=self._heartbeat()))
             case conn.Announce(epoch):
                 log.info("connected", epoch=epoch)
                 self._parts.stages.say("connected", epoch=epoch)
@@ -168,7 +170,7 @@ class Device:
             case conn.Drop(why):
                 self._drop(why)
             case conn.LookUpHubs():
-                self._spawn(self._membership.look_up_hubs())
+                self._tasks.spawn(self._membership.look_up_hubs())
             case conn.GiveUp():
                 if not self._over.done():
                     self._over.set_result(effect)
@@ -185,6 +187,8 @@ class Device:
             device_unix_ms=_unix_ms(),
             last_epoch=self._connection.last_epoch,
         )
+        for extension in self.extensions:
+            extension.greet(hello)
         self._stream = LinkStream(
             LinkEvents(self._take_hub_frame, lambda why: self._feed(conn.Broken(why)))
         )
@@ -198,7 +202,9 @@ class Device:
             return
         stream.detach()
         log.info("disconnected", why=why)
-        closing = self._spawn(stream.close(flush=self._connection.phase is conn.Phase.STOPPED))
+        closing = self._tasks.spawn(
+            stream.close(flush=self._connection.phase is conn.Phase.STOPPED)
+        )
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
 
@@ -211,7 +217,7 @@ class Device:
                 self._feed(convert.acknowledged(frame.heartbeat_ack))
             case "welcome":
                 self._feed(convert.welcomed(frame.welcome))
-                self._tell_changes_since_hello()
+                self._greeted(frame.welcome.protocol)
             case "reject":
                 self._feed(convert.rejected(frame.reject))
             case "load_model":
@@ -220,22 +226,27 @@ class Device:
                 self._engines.unload(frame.unload_model.name)
             case "drain":
                 self.leave(frame.drain.reason or "drained", grace_s=None)
-            case unknown:
+            case unknown if not any(extension.take(frame) for extension in self.extensions):
                 log.warning("hub_frame_ignored", kind=unknown)
 
-    def _tell_changes_since_hello(self) -> None:
+    def _greeted(self, protocol: int) -> None:
         """A model may have changed its state between Hello and Welcome."""
         for report in self._engines.reports():
-            self._send(pb.DeviceFrame(model=report))
+            self.send(pb.DeviceFrame(model=report))
+        for extension in self.extensions if self.is_connected() else ():
+            extension.welcomed(protocol)
 
-    def _send_inference(self, frame: inference_pb2.InferenceFrame) -> None:
-        self._send(pb.DeviceFrame(inference=frame))
+    def is_connected(self) -> bool:
+        """Whether a hub has welcomed this device."""
+        return self._connection.phase is conn.Phase.CONNECTED
 
-    def _send(self, frame: pb.DeviceFrame) -> None:
-        """Send under the present epoch; without a connection there is nobody to tell."""
-        if self._connection.phase is conn.Phase.CONNECTED:
+    def send(self, frame: pb.DeviceFrame) -> bool:
+        """Send under the present epoch; False without a connection, when nobody is told."""
+        connected = self.is_connected()
+        if connected:
             frame.epoch = self._connection.epoch
             self._post(frame)
+        return connected
 
     def _post(self, frame: pb.DeviceFrame) -> None:
         if self._stream is not None:
@@ -265,7 +276,7 @@ class Device:
 
     def _note_idle(self) -> None:
         """Called after what may have ended a request."""
-        if self._ledger.draining and not len(self._ledger):
+        if self._ledger.draining and not len(self._ledger) and not len(self.local):
             self._idle.set()
 
     async def _keep_certificate(self) -> None:
@@ -276,18 +287,10 @@ class Device:
             if not self._over.done():
                 self._over.set_result(conn.GiveUp(error.exit_code, error.message))
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-        return task
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("agent_task_failed", exc_info=error)
-            if not self._over.done():
-                self._over.set_result(conn.GiveUp(ExitCode.INTERNAL, repr(error)))
+    def _task_failed(self, error: BaseException) -> None:
+        log.error("agent_task_failed", exc_info=error)
+        if not self._over.done():
+            self._over.set_result(conn.GiveUp(ExitCode.INTERNAL, repr(error)))
 
 
 def _unix_ms() -> int:

@@ -6,6 +6,8 @@ import json
 import select
 import sys
 
+from shoal.v1 import engine_pb2
+
 
 class Stages:
     """Prints stage lines until nobody reads them any more."""
@@ -27,3 +29,15 @@ class Stages:
                 sys.stdout.flush()
         except BrokenPipeError:
             self._readable = False
+
+    def say_model(self, report: engine_pb2.ModelReport) -> None:
+        """A model serves, or was given up; its other states are no stages."""
+        if report.state == engine_pb2.MODEL_STATE_READY:
+            self.say(
+                "engine_ready",
+                model=report.name,
+                prefill_tokens_per_s=round(report.prefill_tokens_per_s, 1),
+                decode_tokens_per_s=round(report.decode_tokens_per_s, 1),
+            )
+        elif report.state == engine_pb2.MODEL_STATE_FAILED:
+            self.say("engine_failed", model=report.name, reason=report.failure)

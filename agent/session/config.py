@@ -11,6 +11,7 @@ from pathlib import Path
 
 from agent.hardware.report import DEVICE_CLASSES
 from agent.session.errors import AgentError, ExitCode
+from agent.session.local_address import LocalAddress, add_local_api, local_address
 from shoal.home import default_home
 
 # In the agent's home; written with the identity, read by engines.
@@ -39,6 +40,9 @@ class AgentConfig:
     join_patience_s: float = 20.0
     # Empty: the environment's, else info.
     log_level: str = ""
+    # Where OpenAI's API is served on this device; None: it is not.
+    local_api: LocalAddress | None = None
+    local_key: bool = True
 
     @property
     def models_dir(self) -> Path:
@@ -83,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--engine-arg", action="append", default=[], help="passed on to each engine; repeatable")
     add("--grace-s", type=float, default=3.0, help="time for running requests at the end")
     add("--join-patience-s", type=float, default=20.0, help="how long to retry joining")
+    add_local_api(parser)
     add(
         "--log-level",
         default="",
@@ -114,6 +119,10 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
         grace_s=given.grace_s,
         join_patience_s=given.join_patience_s,
         log_level=given.log_level,
+        local_api=local_address(
+            given.local_api or os.environ.get("SHOAL_LOCAL_API", ""), key=not given.no_local_key
+        ),
+        local_key=not given.no_local_key,
     )
 
 

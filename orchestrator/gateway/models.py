@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.dispatch.dispatcher import Dispatcher
-from shoal.errors import Reason, ShoalError
+from shoal.openai.models import find_in, model_object
 
 
 def list_models(dispatcher: Dispatcher, created_unix_s: int) -> list[dict[str, Any]]:
     """OpenAI's model objects, each with a `shoal` object; ordered by name."""
     models: dict[str, dict[str, Any]] = {}
     for name, route in dispatcher.cloud.routes.items():
-        models[name] = _model(name, created_unix_s, route.endpoint.name)
+        models[name] = model_object(name, created_unix_s, route.endpoint.name)
         models[name]["shoal"] |= {
             "tiers": ["cloud"],
             "num_parameters": route.model.num_parameters,
@@ -20,7 +20,7 @@ def list_models(dispatcher: Dispatcher, created_unix_s: int) -> list[dict[str, A
         }
     for summary in dispatcher.edge.summaries():
         for entry in summary.models:
-            model = models.setdefault(entry.name, _model(entry.name, created_unix_s, "shoal"))
+            model = models.setdefault(entry.name, model_object(entry.name, created_unix_s, "shoal"))
             shoal = model["shoal"]
             shoal["tiers"] = sorted({*shoal["tiers"], "edge"}, reverse=True)
             shoal["num_parameters"] = entry.num_parameters or shoal["num_parameters"]
@@ -33,28 +33,4 @@ def list_models(dispatcher: Dispatcher, created_unix_s: int) -> list[dict[str, A
 
 def find_model(dispatcher: Dispatcher, name: str, created_unix_s: int) -> dict[str, Any]:
     """One model object; raises MODEL_NOT_FOUND."""
-    for model in list_models(dispatcher, created_unix_s):
-        if model["id"] == name:
-            return model
-    raise ShoalError(
-        Reason.MODEL_NOT_FOUND,
-        f"The model {name[:100]!a} is not served. See GET /v1/models.",
-        param="model",
-    )
-
-
-def _model(name: str, created_unix_s: int, owner: str) -> dict[str, Any]:
-    return {
-        "id": name,
-        "object": "model",
-        "created": created_unix_s,
-        "owned_by": owner,
-        "shoal": {
-            "tiers": [],
-            "num_parameters": 0,
-            "context_tokens": 0,
-            "ready_devices": 0,
-            "free_slots": 0,
-            "device_classes": [],
-        },
-    }
+    return find_in(list_models(dispatcher, created_unix_s), name)

@@ -102,6 +102,8 @@ def agent_launch(home: Home, options: AgentOptions) -> Launch:
     command = [
         *(sys.executable, "-m", "agent.app", "--home", str(home.agent_dir(options.name))),
         *("--name", options.name, "--join", options.gateway_url),
+        # It ends with its fleet, whose gateway is as near.
+        *("--local-api", "off"),
     ]
     for model in options.fleet.models:
         command += ["--model", model]

@@ -50,6 +50,7 @@ KNOWN_CALLS = {
     ("agent/kv/redis_tier.py", "redis.Redis.from_url"): (
         "the fleet's cache Redis: sealed blocks, none of a local_only request"
     ),
+    ("agent/local_api/server.py", "socket.socket"): "listens for this device's own clients",
     ("agent/rpc/engine_client.py", "grpc.aio.insecure_channel"): LOCAL,
     ("agent/rpc/engine_client.py", "stub.Session"): LOCAL,
     ("agent/companion/upstream.py", "httpx.AsyncClient"): (

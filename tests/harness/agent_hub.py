@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import device_pb2_grpc, enrolment_pb2, enrolment_pb2_grpc
-from shoal.wire import HUB_TLS_NAME, SERVER_OPTIONS
+from shoal.wire import HUB_TLS_NAME, PROTOCOL_VERSION, SERVER_OPTIONS
 from tests.harness.join_page import JoinPage
 
 
@@ -125,6 +125,7 @@ class FleetScript:
     certificate_age: timedelta = timedelta(minutes=5)
     certificate_life: timedelta = timedelta(hours=1)
     acknowledge: bool = True
+    protocol: int = PROTOCOL_VERSION
 
 
 @dataclass
@@ -151,7 +152,7 @@ class Fleet:
             "ca_pem": (self.presented or self.authority).pem.decode(),
             "enrol_address": f"127.0.0.1:{port}",
             "hub_addresses": [self.link_address],
-            "protocol": {"min": 0, "max": 1},
+            "protocol": {"min": self.script.protocol - 1, "max": self.script.protocol},
         }
         self.page = page
         self._page = JoinPage(page)
@@ -187,7 +188,7 @@ class Fleet:
         self.epoch += 1
         connection.send(
             welcome=pb.Welcome(
-                protocol=1,
+                protocol=self.script.protocol,
                 epoch=self.epoch,
                 heartbeat_interval_ms=self.script.heartbeat_ms,
                 lease_ms=self.script.lease_ms,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,7 +36,12 @@ class AgentProcess:
         program = ["-m", "agent.app"] if real_engine else ["-c", STUB_MAIN]
         return cls(
             await asyncio.create_subprocess_exec(
-                sys.executable, *program, *arguments, stdout=asyncio.subprocess.PIPE
+                sys.executable,
+                *program,
+                *arguments,
+                stdout=asyncio.subprocess.PIPE,
+                # Off unless a test asks for it: its default port is one for the whole machine.
+                env=os.environ | {"SHOAL_LOCAL_API": "off"},
             )
         )
 
