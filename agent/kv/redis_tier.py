@@ -20,6 +20,7 @@ import structlog
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from agent.kv.block_read import BlockReads
 from agent.kv.codec import Block
 from agent.kv.link import BandwidthBudget, Breaker, BreakerState, Speed
 from agent.kv.pacing import Pace
@@ -35,8 +36,6 @@ _SPEED_HOLDS_S = 60.0
 # A Redis without room that does not evict refuses every store; reads still work.
 _PAUSE_WHEN_FULL_S = 5.0
 _REMEMBERED_BLOCKS = 65_536
-# redis-py's own 64 KiB makes a block's read take twice as long.
-_READ_BYTES = 1024 * 1024
 _FAILURES = (redis.RedisError, OSError)
 
 
@@ -108,6 +107,7 @@ class SharedTier:
         stall_s = STALL_LIMIT_MS / 1000
         self._reader = _client(config, timeout_s=stall_s * 0.8)
         self._writer = _client(config, timeout_s=_WRITE_TIMEOUT_S)
+        self._reads = BlockReads(self._reader, sealer.sealed_bytes)
         self.readers = ThreadPoolExecutor(config.read_concurrency, "kv-shared-read")
         self._write_behind = WriteBehind("kv-shared-write", self._store, config.queue_bytes)
 
@@ -156,12 +156,12 @@ class SharedTier:
     def fetch(self, block: BlockHash, tenant_salt: bytes) -> Block | None:
         """The opened block; None when it is missing, damaged or out of reach. Blocking."""
         try:
-            sealed = self._reader.get(shared_key(block))
+            sealed = self._reads.get(shared_key(block))
         except _FAILURES as error:
             self._failed(error)
             return None
         self._worked()
-        if not isinstance(sealed, bytes):
+        if sealed is None:
             self.counters.misses += 1
             return None
         try:
@@ -295,6 +295,5 @@ def _client(config: SharedTierConfig, timeout_s: float) -> redis.Redis:
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
-        socket_read_size=_READ_BYTES,
         **tls,
     )

@@ -58,7 +58,7 @@ class Sealer:
         sealed = self._cipher(tenant_salt).encrypt(nonce, block.data, self._bound_to + block_hash)
         return _HEAD.pack(_MAGIC, _VERSION, nonce) + sealed
 
-    def open(self, tenant_salt: bytes, block_hash: BlockHash, sealed: bytes) -> Block:
+    def open(self, tenant_salt: bytes, block_hash: BlockHash, sealed: bytes | memoryview) -> Block:
         """The block, proved to be the one that was sealed; raises SealError."""
         if len(sealed) != self.sealed_bytes:
             raise SealError(f"{len(sealed)} bytes, not {self.sealed_bytes}")
