@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from bench.machine import machine
 from bench.network_fleet import NetFleet
 from bench.network_trials import TRIALS
 from tests.harness import netlab
@@ -40,7 +41,8 @@ def main() -> int:
     print(json.dumps(results, indent=2))
     if options.save:
         known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-        RESULTS.write_text(json.dumps(known | results, indent=2) + "\n")
+        known |= {"machine": machine()} | results
+        RESULTS.write_text(json.dumps(known, indent=2) + "\n")
     return 0 if all(result["held"] for result in results.values()) else 1
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import httpx
 import psutil
 
+from agent.kv.access import SharedAccess
+from agent.session.config import SHARED_KV_FILE
 from tests.harness.fleet import Fleet, wait_for
 from tests.harness.models import smollm2_file
 from tests.harness.netlab import HOST_ADDRESS, NetLab, Place
@@ -105,9 +107,25 @@ class NetFleet:
 
     def _start(self, name: str) -> Device:
         token = self.fleet.json("token", "create")["token"]
-        place = self.lab.add()
         home = Path(self._folder.name) / name
         home.mkdir()
+        return self._run(name, home, self.lab.add(), token)
+
+    def share_blocks(self, name: str, access: SharedAccess) -> None:
+        """Start the device's agent again, with a way to a shared tier that is not the fleet's.
+
+        A fleet that listens beyond its machine shares no blocks: its cache does not.
+        """
+        device = self.device(name)
+        device.process.terminate()
+        device.process.wait(timeout=60)
+        (device.home / SHARED_KV_FILE).write_bytes(access.to_json())
+        self.devices[name] = self._run(name, device.home, device.place, "")
+        wait_for(f"{name} is back", lambda: "connected" in str(self.devices[name].stages()),
+                 timeout_s=60)  # fmt: skip
+        wait_for(f"{name} serves", lambda: self.serves(name), timeout_s=120)
+
+    def _run(self, name: str, home: Path, place: Place, token: str) -> Device:
         command = [
             *(sys.executable, "-m", "agent.app", "--home", str(home), "--name", name),
             *("--join", self.fleet.url, "--model", str(smollm2_file()), "--slots", "2"),
@@ -116,7 +134,7 @@ class NetFleet:
         with (home / "stages.jsonl").open("wb") as out, (home / "agent.log").open("wb") as log:
             process = subprocess.Popen(
                 place.command(command), stdout=out, stderr=log, env=self.fleet.env | {
-                    "SHOAL_TOKEN": token
+                    "SHOAL_TOKEN": token, "SHOAL_LOG_LEVEL": "debug"
                 },
             )  # fmt: skip
         return Device(name, place, home, process)
@@ -125,6 +143,11 @@ class NetFleet:
         """What the admin API says of a device; empty when it is none."""
         listed = self._http.get("/shoal/v1/devices").json()["devices"]
         return next((dict(each) for each in listed if each["name"] == name), {})
+
+    def count(self, name: str) -> int:
+        """How many devices the fleet knows under this name."""
+        listed = self._http.get("/shoal/v1/devices").json()["devices"]
+        return sum(each["name"] == name for each in listed)
 
     def serves(self, name: str) -> bool:
         """Whether it is READY with a READY model."""

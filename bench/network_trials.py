@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import secrets
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from agent.kv.access import SharedAccess
 from bench.network_fleet import NetFleet
 from tests.harness.fleet import wait_for
+from tests.harness.netlab import HOST_ADDRESS
 
 HEARTBEAT_S = 2.0
 PARTITION_S = 60.0
 NUM_PARTITIONS = 5
 HALF_OPEN_LIMIT_S = 20.0
 LOSS_S = 300.0
+SLOW_MBIT_PER_S = 4.0
 
 
 def nat(fleet: NetFleet) -> dict[str, Any]:
@@ -92,13 +98,14 @@ def partition(fleet: NetFleet) -> dict[str, Any]:
         "held": max(seconds) <= 2 * HEARTBEAT_S
         and len(engines) == 1
         and device.engines() == engines
+        and fleet.count(device.name) == 1
         and answer.status_code == 200,
         "partition_s": PARTITION_S,
         "seconds_until_ready": seconds,
         "limit_s": 2 * HEARTBEAT_S,
         "engine_processes": len(device.engines()),
         "same_engine": device.engines() == engines,
-        "entries_in_the_fleet": 1,
+        "entries_in_the_fleet": fleet.count(device.name),
         "answers_again": answer.status_code == 200,
     }
 
@@ -128,9 +135,77 @@ def loss(fleet: NetFleet) -> dict[str, Any]:
     }
 
 
+def slow_uplink(fleet: NetFleet) -> dict[str, Any]:
+    """Blocks over 4 Mbit/s: 1,000 tokens are 24 MB, which take a minute there.
+
+    The device behind it must compute rather than wait, answer the same, and stay READY
+    while it offers blocks of its own.
+    """
+    fast, slow = fleet.device("fast-link"), fleet.device("slow-link")
+    with block_redis() as access:
+        for name in (fast.name, slow.name):
+            fleet.share_blocks(name, access)
+        words = " ".join(f"Item {number} lies on shelf {number % 17}." for number in range(90))
+        asked = [
+            timed(fleet, name, f"{words} Turn {turn}: where is item 7?")
+            for turn, name in enumerate((fast.name, fast.name))
+        ]
+        watch = fleet.watch(slow.name)
+        before = len(watch.seen)
+        fleet.lab.limit(fleet.devices[slow.name].place, SLOW_MBIT_PER_S)
+        shared = timed(fleet, slow.name, f"{words} Turn 1: where is item 7?")
+        own = timed(fleet, slow.name, f"Another story. {words} Where is item 9?")
+        time.sleep(30)  # its own blocks go up meanwhile
+        changes = [state for _, state in watch.seen[before:]]
+        fleet.lab.unlimit(fleet.devices[slow.name].place)
+    return {
+        "held": not changes
+        and shared["text"] == asked[1]["text"]
+        and shared["seconds"] < 2 * own["seconds"] + 1,
+        "mbit_per_s": SLOW_MBIT_PER_S,
+        "fast_link_cold_s": asked[0]["seconds"],
+        "slow_link_s": shared["seconds"],
+        "slow_link_cold_s": own["seconds"],
+        "cached_tokens_by_tier": shared["cached"],
+        "same_text": shared["text"] == asked[1]["text"],
+        "state_changes": changes,
+    }
+
+
+def timed(fleet: NetFleet, name: str, prompt: str) -> dict[str, Any]:
+    """One answer, with how long it took and where its prefix came from."""
+    began = time.monotonic()
+    reply = fleet.ask(name, prompt=prompt, tokens=8)
+    reply.raise_for_status()
+    body = reply.json()
+    return {
+        "seconds": round(time.monotonic() - began, 2),
+        "text": body["choices"][0]["message"]["content"],
+        "cached": body["shoal"].get("cached_tokens_by_tier", {}),
+    }
+
+
+@contextmanager
+def block_redis() -> Iterator[SharedAccess]:
+    """A Redis of its own at the address that devices can reach."""
+    password = secrets.token_hex(16)
+    command = [
+        *("redis-server", "--bind", HOST_ADDRESS, "--port", "6390", "--save", ""),
+        *("--requirepass", password, "--maxmemory", "512mb", "--daemonize", "no"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    try:
+        url = f"redis://{HOST_ADDRESS}:6390"
+        yield SharedAccess(url, "default", password, secrets.token_bytes(32))
+    finally:
+        process.terminate()
+        process.wait()
+
+
 TRIALS: dict[str, Callable[[NetFleet], dict[str, Any]]] = {
     "nat": nat,
     "half_open": half_open,
     "partition": partition,
     "loss": loss,
+    "slow_uplink": slow_uplink,
 }

@@ -142,6 +142,11 @@ class NetLab:
         run(*place.command(["tc", *change, place.interface, "root", *bucket]))
         _in_router("tc", *change, place.router_interface, "root", *bucket)
 
+    def unlimit(self, place: Place) -> None:
+        """The links' own speed again."""
+        run(*place.command(["tc", "qdisc", "del", "dev", place.interface, "root"]))
+        _in_router("tc", "qdisc", "del", "dev", place.router_interface, "root")
+
     def _tell_nft(self, rule: str) -> None:
         _in_router("nft", rule)
 
