@@ -218,7 +218,10 @@ class Lifecycle:
 
     def _tick(self, now_ms: float) -> tuple[Effect, ...]:
         effects: list[Effect] = []
+        heard_after_ms = now_ms - self.terms.silence_ms
         for device_id, life in self._lives.items():
+            if life.heard_ms >= heard_after_ms and life.lease_until_ms > now_ms:
+                continue  # nearly all of them, nearly always
             if life.state not in (DeviceState.READY, DeviceState.SUSPECT, DeviceState.DRAINING):
                 continue
             if now_ms >= life.lease_until_ms:

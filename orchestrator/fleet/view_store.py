@@ -123,17 +123,18 @@ class ViewStore:
         view = self._views.get(device_id)
         if view is None:
             return
-        models = dict(view.models)
+        changed: dict[str, ServedModel] = {}
         for load in loads:
-            model = models.get(load.model)
-            if model is not None:
-                models[load.model] = replace(
+            model = view.models.get(load.model)
+            if model is not None and not _reports(model, load):
+                changed[load.model] = replace(
                     model,
                     running=load.running,
                     waiting=load.waiting,
                     waiting_prefill_tokens=load.waiting_prefill_tokens,
                 )
-        self._set(replace(view, models=models))
+        if changed:
+            self._set(replace(view, models={**view.models, **changed}))
 
     def set_power(
         self,
@@ -145,7 +146,8 @@ class ViewStore:
     ) -> None:
         """Note the device's power draw (None: no sensor) and named conditions."""
         view = self._views.get(device_id)
-        if view is not None:
+        known = None if view is None else (view.power_w, view.power_estimated, view.conditions)
+        if view is not None and known != (power_w, estimated, conditions):
             self._set(
                 replace(view, power_w=power_w, power_estimated=estimated, conditions=conditions)
             )
@@ -218,6 +220,15 @@ class ViewStore:
     def _set(self, view: DeviceView) -> None:
         self._views[view.device_id] = view
         self._version += 1
+
+
+def _reports(model: ServedModel, load: ModelLoad) -> bool:
+    """Whether the view shows this load already."""
+    return (
+        model.running == load.running
+        and model.waiting == load.waiting
+        and model.waiting_prefill_tokens == load.waiting_prefill_tokens
+    )
 
 
 def _judged(model: ServedModel, why: Unwell | None) -> ServedModel:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
@@ -17,11 +16,13 @@ class Outbox(Generic[Frame]):
     """
 
     def __init__(self, capacity: int) -> None:
-        self._frames: deque[Frame] = deque()
+        self._frames: list[Frame] = []
         self._capacity = capacity
-        self._changed = asyncio.Event()
-        self._discarded = asyncio.Event()
         self._closed = False
+        self._discarded = False
+        # The reader while it waits for frames, and while it waits for the peer.
+        self._waiter: asyncio.Future[None] | None = None
+        self._writer: asyncio.Task[object] | None = None
 
     @property
     def closed(self) -> bool:
@@ -33,7 +34,7 @@ class Outbox(Generic[Frame]):
         if self._closed or len(self._frames) >= self._capacity:
             return False
         self._frames.append(frame)
-        self._changed.set()
+        self._wake()
         return True
 
     def close(self, last: Frame | None = None) -> None:
@@ -43,42 +44,49 @@ class Outbox(Generic[Frame]):
         if last is not None:
             self._frames.append(last)
         self._closed = True
-        self._changed.set()
+        self._wake()
 
     def discard(self) -> None:
         """Close and drop what waits: the peer is gone or does not read."""
         self._frames.clear()
-        self._discarded.set()
+        self._discarded = True
         self.close()
+        if self._writer is not None and self._writer is not asyncio.current_task():
+            self._writer.cancel()
+            self._writer = None
 
     async def take(self) -> list[Frame]:
         """All waiting frames, at least one; empty only when closed and drained."""
         while not self._frames:
             if self._closed:
                 return []
-            self._changed.clear()
-            await self._changed.wait()
-        frames = list(self._frames)
-        self._frames.clear()
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        frames, self._frames = self._frames, []
         return frames
 
     async def write_to(self, write: Callable[[list[Frame]], Awaitable[None]]) -> bool:
         """Write frames until the box is closed and empty: True.
 
         False as soon as it is discarded, even while `write` waits for the peer to read.
+        No task of its own: a hub has one of these for each of its devices.
         """
-        writer = asyncio.create_task(self._write_all(write))
-        discarded = asyncio.create_task(self._discarded.wait())
-        try:
-            await asyncio.wait({writer, discarded}, return_when=asyncio.FIRST_COMPLETED)
-            if writer.done():
-                writer.result()
-            return not self._discarded.is_set()
-        finally:
-            writer.cancel()
-            discarded.cancel()
-            await asyncio.gather(writer, discarded, return_exceptions=True)
-
-    async def _write_all(self, write: Callable[[list[Frame]], Awaitable[None]]) -> None:
+        task = asyncio.current_task()
         while frames := await self.take():
-            await write(frames)
+            self._writer = task
+            try:
+                await write(frames)
+            except asyncio.CancelledError:
+                if self._writer is not None or task is None or task.uncancel() > 0:
+                    raise  # by somebody else, not by `discard`
+                return False
+            finally:
+                self._writer = None
+        return not self._discarded
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
