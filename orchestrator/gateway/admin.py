@@ -14,8 +14,10 @@ from starlette.routing import Route
 
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.fleet.decisions_redis import DecisionStore
+from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.devices import change_device, drain_device, list_devices, remove_device
+from orchestrator.gateway.local_served import add_local_served
 from orchestrator.gateway.models import list_models
 from orchestrator.gateway.state import state_calls
 from orchestrator.gateway.tenants import list_tenants, put_tenant, show_tenant
@@ -50,6 +52,7 @@ class AdminParts:
     tenants: TenantStore
     tokens: TokenStore
     decisions: DecisionStore
+    local_served: LocalServedStore
     started_unix_s: int
     # For the lines that make a device a member; no hash: no script is served.
     gateway_url: str
@@ -119,7 +122,9 @@ class Admin:
 
     async def devices(self, _request: Request) -> Mapping[str, Any]:
         """Every device of the fleet."""
-        return {"devices": await list_devices(self._parts.dispatcher.edge)}
+        devices = await list_devices(self._parts.dispatcher.edge)
+        await add_local_served(self._parts.local_served, devices)
+        return {"devices": devices}
 
     async def drain(self, request: Request) -> Mapping[str, Any]:
         """Drain one device, by id or name."""

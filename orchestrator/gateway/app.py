@@ -22,6 +22,7 @@ from orchestrator.dispatch.hub_link import HubLink, TlsFiles
 from orchestrator.dispatch.outbound import OutboundGate
 from orchestrator.dispatch.spending import Spending
 from orchestrator.fleet.decisions_redis import DecisionStore
+from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.fleet.hubs_redis import HubDirectory
 from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.gateway.admin import Admin, AdminParts
@@ -92,6 +93,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     dispatcher = Dispatcher(edge, cloud)
     keys = KeyStore(state)
     decisions = DecisionStore(state)
+    local_served = LocalServedStore(state)
     authenticator = Authenticator(keys)
     admission = Admission(config.max_in_flight)
     metrics = RequestMetrics()
@@ -116,6 +118,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
             tenants=tenants,
             tokens=TokenStore(state, ca_sha256(ca_pem)),
             decisions=decisions,
+            local_served=local_served,
             started_unix_s=started_unix_s,
             gateway_url=config.gateway_url,
             script_sha256=depot.script_sha256 if depot else "",
@@ -126,7 +129,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         *text_routes(service),
         *public.routes(lambda: join_info(config, ca_pem.decode(), finder.hubs_to_dial())),
         *admin.routes(),
-        Scrape(authenticator, dispatcher, admission, metrics).route(),
+        Scrape(authenticator, dispatcher, admission, metrics, local_served).route(),
         *onboarding_routes(depot),
     ]
     gateway = Gateway(config, dispatcher, finder, state, make_application(routes))

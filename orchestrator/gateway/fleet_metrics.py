@@ -12,6 +12,8 @@ from prometheus_client.core import GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from orchestrator.gateway.local_served import local_families
+
 # Series of single devices are made for this many; more belong into a fleet's own sums.
 MAX_DEVICES = 500
 # An engine has about forty counters; a device could name any number.
@@ -58,6 +60,7 @@ class FleetMetrics(Collector):
         yield left_out
         yield from _device_families(listed[:MAX_DEVICES])
         yield from _engine_families(listed[:MAX_DEVICES])
+        yield from local_families(listed[:MAX_DEVICES])
 
 
 def _device_families(devices: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:

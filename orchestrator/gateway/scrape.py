@@ -11,9 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.dispatch.dispatcher import Dispatcher
+from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.devices import list_devices
 from orchestrator.gateway.fleet_metrics import FleetMetrics
+from orchestrator.gateway.local_served import add_local_served
 from orchestrator.gateway.metrics import RequestMetrics
 from orchestrator.gateway.state import state_calls
 from shoal.errors import ShoalError
@@ -31,6 +33,7 @@ class Scrape:
     dispatcher: Dispatcher
     admission: Admission
     metrics: RequestMetrics
+    local_served: LocalServedStore
 
     def route(self) -> Route:
         """The path."""
@@ -44,6 +47,7 @@ class Scrape:
             return error_response(error)
         try:
             devices = await list_devices(self.dispatcher.edge)
+            await add_local_served(self.local_served, devices)
         except ShoalError as error:
             # The gateway's own figures matter most when the fleet is away.
             _log.info("scrape_without_devices", cause=error.message)

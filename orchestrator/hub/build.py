@@ -5,6 +5,7 @@ from __future__ import annotations
 from orchestrator.config import HubConfig
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.hubs_redis import HubDirectory
+from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.hub.clock import Clock
 from orchestrator.hub.service import Hub, HubParts
@@ -29,6 +30,7 @@ def build_hub(config: HubConfig) -> Hub:
         registry=RedisRegistry(client),
         directory=HubDirectory(client),
         decisions=DecisionStore(client),
+        local_served=LocalServedStore(client),
         tokens=TokenStore(client, authority.ca_sha256),
         authority=authority,
         router=Router(),

@@ -11,6 +11,7 @@ import structlog
 from orchestrator.fleet.view import DeviceId
 from orchestrator.hub.connection import DeviceConnection, Rejected
 from orchestrator.hub.devices import Devices
+from orchestrator.hub.local_served import LocalServed
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.roles import Role, require_role
 from shoal.v1 import device_pb2, device_pb2_grpc, engine_pb2
@@ -23,8 +24,9 @@ HELLO_DEADLINE_S = 10.0
 class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
     """Feeds devices' frames to the hub's cores and their outboxes to the devices."""
 
-    def __init__(self, devices: Devices, placement: Placement) -> None:
+    def __init__(self, devices: Devices, placement: Placement, local_served: LocalServed) -> None:
         self._devices = devices
+        self._local_served = local_served
         self._placement = placement
 
     async def Connect(
@@ -105,6 +107,8 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
                     self._placement.watch.renewed(connection.device_id, frame.model.name)
             case "goodbye":
                 self._devices.goodbye(connection)
+            case "local_served":
+                self._local_served.take(connection.device_id, frame.local_served)
             case None:
                 # A newer agent's frame that this hub does not know: skipped, as proto3 asks.
                 return

@@ -12,6 +12,7 @@ import structlog
 from orchestrator.config import HubConfig
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.hubs_redis import HubDirectory, HubEntry
+from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.fleet.registry import Registry
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId
@@ -22,6 +23,7 @@ from orchestrator.hub.devices import DeviceParts, Devices
 from orchestrator.hub.enrolment import EnrolmentParts, EnrolmentServicer
 from orchestrator.hub.fleet_service import FleetParts, FleetServicer
 from orchestrator.hub.inference import InferenceServicer
+from orchestrator.hub.local_served import LocalServed
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.placing import PlacementParts
 from orchestrator.hub.presence import Presence
@@ -55,6 +57,7 @@ class HubParts:
     registry: Registry
     directory: HubDirectory
     decisions: DecisionStore
+    local_served: LocalServedStore
     tokens: TokenStore
     authority: Authority
     router: Router
@@ -81,6 +84,7 @@ class Hub:
         device_parts = DeviceParts(config, parts.registry, self._views, parts.clock)
         self._devices = Devices(device_parts, self._on_lost)
         self._recorder = Recorder(parts.decisions)
+        self._local_served = LocalServed(parts.local_served, parts.clock.unix_ms)
         self._placement = Placement(
             PlacementParts(config, parts.router, self._views, self._recorder, parts.clock),
             self._devices,
@@ -175,7 +179,7 @@ class Hub:
             enrolment, link_server
         )
         device_pb2_grpc.add_DeviceLinkServicer_to_server(  # type: ignore[no-untyped-call]
-            DeviceLinkServicer(self._devices, self._placement), link_server
+            DeviceLinkServicer(self._devices, self._placement, self._local_served), link_server
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(  # type: ignore[no-untyped-call]
             InferenceServicer(self._placement, self._config.session_queue_frames), link_server
@@ -249,3 +253,4 @@ class Hub:
     async def _flush(self) -> None:
         await self._devices.roster.write()
         await self._recorder.flush()
+        await self._local_served.flush(self._devices.send)

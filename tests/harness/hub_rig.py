@@ -126,14 +126,16 @@ class ScriptedDevice:
         self.device_class = "x86_cpu"
         self.models = [model_report()]
         self.running: list[str] = []
+        self.min_protocol = MIN_PROTOCOL_VERSION
+        self.max_protocol = PROTOCOL_VERSION
 
     async def connect(self, rig: HubRig | None = None) -> device_pb2.HubFrame:
         """Open a fresh stream to `rig` (else its own), say Hello, return the hub's first frame."""
         self.channel = (rig or self._rig).channel(*self._keys)
         self.call = device_pb2_grpc.DeviceLinkStub(self.channel).Connect()
         hello = device_pb2.Hello(
-            min_protocol=MIN_PROTOCOL_VERSION,
-            max_protocol=PROTOCOL_VERSION,
+            min_protocol=self.min_protocol,
+            max_protocol=self.max_protocol,
             agent_version="test",
             capabilities=device_pb2.CapabilityReport(
                 device_class=self.device_class, detected_class=self.device_class, cores=2
