@@ -92,6 +92,8 @@ class DeviceView:
     in_flight: Mapping[str, int] = field(default_factory=dict)
     # Prompt tokens reserved and not yet prefilled, by model name.
     in_flight_prefill_tokens: Mapping[str, int] = field(default_factory=dict)
+    # The same prompt by prompt, in the order sent.
+    in_flight_prompts: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # When each reserved request was sent, in Unix ms, oldest first, by model name.
     in_flight_since: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     emulated: bool = False

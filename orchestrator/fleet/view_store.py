@@ -47,6 +47,7 @@ class ViewStore:
         self._views: dict[DeviceId, DeviceView] = {}
         self._in_flight: dict[DeviceId, dict[str, int]] = {}
         self._prefill: dict[DeviceId, dict[str, int]] = {}
+        self._prompts: dict[DeviceId, dict[str, tuple[int, ...]]] = {}
         self._since: dict[DeviceId, dict[str, tuple[float, ...]]] = {}
         # Why devices get no requests for a model, by model name.
         self._unwell: dict[DeviceId, dict[str, Unwell]] = {}
@@ -81,6 +82,7 @@ class ViewStore:
                 models=models,
                 in_flight=dict(self._in_flight.get(device_id, {})),
                 in_flight_prefill_tokens=dict(self._prefill.get(device_id, {})),
+                in_flight_prompts=dict(self._prompts.get(device_id, {})),
                 in_flight_since=dict(self._since.get(device_id, {})),
             )
         )
@@ -156,6 +158,10 @@ class ViewStore:
         """Count a request that is being sent to the device."""
         _add(self._in_flight, reservation.device_id, reservation.model, 1)
         _add(self._prefill, reservation.device_id, reservation.model, reservation.prompt_tokens)
+        if reservation.prompt_tokens:
+            prompts = self._prompts.setdefault(reservation.device_id, {})
+            there = prompts.get(reservation.model, ())
+            prompts[reservation.model] = (*there, reservation.prompt_tokens)
         by_model = self._since.setdefault(reservation.device_id, {})
         since = by_model.get(reservation.model, ())
         by_model[reservation.model] = (*since, reservation.sent_ms)
@@ -163,7 +169,7 @@ class ViewStore:
 
     def end_prefill(self, reservation: Reservation) -> None:
         """The request's prompt was processed: its tokens no longer wait."""
-        _add(self._prefill, reservation.device_id, reservation.model, -reservation.prompt_tokens)
+        self._prefilled(reservation)
         self._show_reservations(reservation.device_id)
 
     def release(self, reservation: Reservation, *, prefill_ended: bool) -> None:
@@ -175,9 +181,7 @@ class ViewStore:
         by_model[reservation.model] = tuple(since)
         self._discount_report(reservation)
         if not prefill_ended:
-            _add(
-                self._prefill, reservation.device_id, reservation.model, -reservation.prompt_tokens
-            )
+            self._prefilled(reservation)
         self._show_reservations(reservation.device_id)
 
     def in_flight(self, device_id: DeviceId) -> int:
@@ -190,9 +194,27 @@ class ViewStore:
             for device_id, by_model in counts.items():
                 if any(count <= 0 for count in by_model.values()):
                     raise AssertionError(f"{device_id}: {by_model}")
+        for device_id, prompts in self._prompts.items():
+            sums = {model: sum(tokens) for model, tokens in prompts.items() if tokens}
+            if sums != self._prefill.get(device_id, {}):
+                raise AssertionError(f"{device_id}: {prompts} are not {self._prefill}")
         for device_id, view in self._views.items():
             if dict(view.in_flight) != self._in_flight.get(device_id, {}):
                 raise AssertionError(f"{device_id}: stale reservations in the view")
+
+    def _prefilled(self, reservation: Reservation) -> None:
+        device_id, model, tokens = (
+            reservation.device_id,
+            reservation.model,
+            reservation.prompt_tokens,
+        )
+        if not tokens:
+            return
+        _add(self._prefill, device_id, model, -tokens)
+        by_model = self._prompts[device_id]
+        there = list(by_model[model])
+        there.remove(tokens)
+        by_model[model] = tuple(there)
 
     def _discount_report(self, reservation: Reservation) -> None:
         """Take the request out of the device's last report, which may be a second old.

@@ -9,6 +9,7 @@ from orchestrator.request import RouteRequest
 from orchestrator.routing import speed
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
+from orchestrator.routing.prefill_order import tokens_ahead
 
 # Byte-pair vocabularies give about four bytes of English a token.
 SEED_TOKENS_PER_BYTE = 0.25
@@ -147,8 +148,8 @@ class Estimator:
     ) -> tuple[float, float, float | None, bool]:
         """TTFT and TPOT in ms, joules (None: unknown), and whether those are an estimate.
 
-        TTFT = wait for a slot + backlog of other prompts + own prompt but for what is
-        cached / prefill speed + one decode step. TPOT is that of the batch the request
+        TTFT = wait for a slot + prompts that go first + own prompt but for what is cached
+        / prefill speed + one decode step. TPOT is that of the batch the request
         would join; other models at work on the device share its speed.
         """
         slots = model.slots
@@ -168,9 +169,11 @@ class Estimator:
             tpot_ms = learned.step_ms[batch] * learned.decode.value * sharing
             prefill_ms_per_token = learned.prefill_ms * learned.prefill.value * sharing
         own_tokens = expected.prompt_tokens - cached_tokens
-        backlog_tokens = device.in_flight_prefill_tokens.get(model.name, 0)
-        backlog_tokens = max(backlog_tokens, model.waiting_prefill_tokens)
-        prefill_ms = (backlog_tokens + own_tokens) * prefill_ms_per_token
+        total = device.in_flight_prefill_tokens.get(model.name, 0)
+        total = max(total, model.waiting_prefill_tokens)
+        others = device.in_flight_prompts.get(model.name, ()) if total else ()
+        ahead_tokens = tokens_ahead(own_tokens, others, total)
+        prefill_ms = (ahead_tokens + own_tokens) * prefill_ms_per_token
         ttft_ms = prefill_ms + tpot_ms
         if occupancy >= slots:
             # All slots taken: one comes free every (output length * TPOT / slots) ms, but

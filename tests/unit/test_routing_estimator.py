@@ -9,6 +9,7 @@ from orchestrator.request import RouteRequest
 from orchestrator.routing import reference, speed
 from orchestrator.routing.estimator import Estimator, Outcome
 from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
+from orchestrator.routing.prefill_order import tokens_ahead
 
 MODEL = ServedModel(
     name="tiny",
@@ -286,3 +287,12 @@ def test_random_outcomes_never_break_a_prediction():
         assert 0 < prediction.ttft_ms < math.inf
         assert 0 < prediction.tpot_ms < math.inf
         assert 0 < prediction.joules < math.inf
+
+
+def test_long_prompts_ahead_hold_a_short_one_up_for_little() -> None:
+    long_ahead = tokens_ahead(300, (6_000,), 6_000)
+    assert long_ahead == 100
+    assert tokens_ahead(6_000, (300, 200), 500) == 500
+    # Of unknown length: taken to go first, as all are without any known.
+    assert tokens_ahead(300, (6_000,), 6_400) == long_ahead + 400
+    assert tokens_ahead(300, (), 700) == 700

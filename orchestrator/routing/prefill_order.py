@@ -1,0 +1,24 @@
+"""Which prompts an engine computes before a new one: least left first, the oldest in between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# Of four chunks one is the oldest prompt's (agent/engine): so each three of a shorter
+# prompt's own are held up by one of a longer.
+_OWN_CHUNKS_FOR_ONE = 3
+
+
+def tokens_ahead(own_tokens: int, others: Sequence[int], all_tokens: int) -> float:
+    """Prompt tokens that are computed before the last of a new prompt of `own_tokens`.
+
+    `others`: prompts that are there and not computed, as far as their lengths are known;
+    `all_tokens`: what waits there in all. The rest is taken to go first.
+    """
+    if not others:
+        return all_tokens
+    total = sum(others)
+    shorter = sum([tokens for tokens in others if tokens <= own_tokens])
+    unknown = all_tokens - total
+    held_up = min(total - shorter, own_tokens / _OWN_CHUNKS_FOR_ONE)
+    return shorter + held_up + (unknown if unknown > 0 else 0)
