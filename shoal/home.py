@@ -131,6 +131,13 @@ def default_home() -> Home:
     return Home(path.absolute())
 
 
+def agent_prefixes() -> list[Path]:
+    """Where install.sh puts an agent unless told otherwise: root's place, then this user's."""
+    data = os.environ.get("XDG_DATA_HOME")
+    own = Path(data) if data else Path.home() / ".local" / "share"
+    return [Path("/opt/shoal-agent"), own / "shoal-agent"]
+
+
 def cache_dir() -> Path:
     """The user's cache directory for shoal (honours `XDG_CACHE_HOME`)."""
     return Path(user_cache_dir("shoal"))

@@ -8,6 +8,7 @@ import typer
 
 from shoal import __version__
 from shoal.cli import access, inspect
+from shoal.cli.agents_local import agent_status
 from shoal.cli.bench import bench
 from shoal.cli.bundle import bundle_app
 from shoal.cli.chat import chat, tour
@@ -45,6 +46,7 @@ def shoal(
 for _command in (up, down, inspect.status, chat, explain, decisions, bench, simulate, doctor, tour):
     app.command()(_command)
 inspect.models_app.command()(fit)
+access.agent_app.command("status")(agent_status)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")
 app.add_typer(access.keys_app, name="keys")
