@@ -198,11 +198,9 @@ class Orchestrator:
         self._ray_processes = [p for p in children if p.name() in ("raylet", "gcs_server")]
 
     def _start_hubs(self) -> None:
-        from orchestrator.actors.hub import HubActor
+        from orchestrator.actors.hub import start_hubs
 
-        for config in hub_configs(self._arguments, self._home, self._ports):
-            actor = HubActor.options(name=config.hub_id)  # type: ignore[attr-defined]
-            self._hubs.append(actor.remote(config))
+        self._hubs = start_hubs(hub_configs(self._arguments, self._home, self._ports))
 
     def _start_gateway(self, stop: threading.Event) -> None:
         import ray

@@ -4,15 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import ray
 import structlog
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.config import HubConfig
 from orchestrator.hub.build import build_hub
 from shoal.logs import set_up_logs
 
+if TYPE_CHECKING:
+    from ray.actor import ActorHandle
+
 _log = structlog.get_logger()
+
+
+def start_hubs(configs: Sequence[HubConfig]) -> list[ActorHandle[Any]]:
+    """One actor for each, in turn on the cluster's nodes; that of a lost node moves.
+
+    Ray's own SPREAD leaves actors that ask for no CPU on one node.
+    """
+    nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
+    return [
+        HubActor.options(  # type: ignore[attr-defined]
+            name=config.hub_id,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                nodes[number % len(nodes)], soft=True
+            ),
+        ).remote(config)
+        for number, config in enumerate(configs)
+    ]
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
@@ -33,6 +56,10 @@ class HubActor:
         """`enrol` and `link`, as host:port to dial."""
         addresses = self._hub.addresses
         return {"enrol": addresses.enrol, "link": addresses.link}
+
+    async def node(self) -> str:
+        """Id of the Ray node that it runs on."""
+        return str(ray.get_runtime_context().get_node_id())
 
     async def stop(self) -> None:
         """Say goodbye to devices and gateways and free the ports; then kill the actor."""
