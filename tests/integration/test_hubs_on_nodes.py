@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -32,8 +33,16 @@ def configs() -> Iterator[list[HubConfig]]:
             key, certificate = authority.issue_service(f"hub:{hub_id}", [HUB_TLS_NAME])
             (folder / hub_id / "tls.key").write_text(key)
             (folder / hub_id / "tls.crt").write_text(certificate)
-            ports = {"enrol_port": free_port(), "link_port": free_port()}
-            configs.append(HubConfig(hub_id, url, folder / "ca", folder / hub_id, **ports))
+            configs.append(
+                HubConfig(
+                    hub_id,
+                    url,
+                    folder / "ca",
+                    folder / hub_id,
+                    enrol_port=free_port(),
+                    link_port=free_port(),
+                )
+            )
         yield configs
 
 
@@ -42,7 +51,7 @@ def join_node(address: str, stack: ExitStack) -> subprocess.Popen[bytes]:
     folder = stack.enter_context(
         tempfile.TemporaryDirectory(prefix="rn-", ignore_cleanup_errors=True)
     )
-    command = [Path(sys.executable).parent / "ray", "start", "--address", address, "--block"]
+    command = [str(Path(sys.executable).parent / "ray"), "start", "--address", address, "--block"]
     command += ["--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--temp-dir", folder]
     command += ["--object-store-memory", "100000000", "--disable-usage-stats"]
     node = subprocess.Popen(
@@ -85,14 +94,14 @@ def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig])
         )
         stack.callback(ray.shutdown)
         node = join_node(ray.get_runtime_context().gcs_address, stack)
-        while sum(each["Alive"] for each in ray.nodes()) < 2:
+        while sum(each["Alive"] for each in ray.nodes()) < 2:  # type: ignore[no-untyped-call]
             assert node.poll() is None
-        hubs = start_hubs(configs)
-        asked = ray.get([hub.addresses.remote() for hub in hubs], timeout=60)
+        hubs: list[Any] = start_hubs(configs)
+        asked: list[dict[str, str]] = ray.get([hub.addresses.remote() for hub in hubs], timeout=60)
         assert [each["link"] for each in asked] == [
             f"127.0.0.1:{config.link_port}" for config in configs
         ]
-        places = ray.get([hub.node.remote() for hub in hubs], timeout=10)
+        places: list[str] = ray.get([hub.node.remote() for hub in hubs], timeout=10)
         assert len(set(places)) == 2
         here = ray.get_runtime_context().get_node_id()
         moved = hubs[1 - places.index(here)]
