@@ -69,6 +69,7 @@ KNOWN_CALLS = {
     ("orchestrator/hub/build.py", "connect"): STATE,
     ("orchestrator/setup.py", "connect"): STATE,
     ("orchestrator/hub/device_link.py", "self._devices.connect"): NAMED,
+    ("orchestrator/hub/roster.py", "self._registry.connect"): NAMED,
     ("orchestrator/identity/cache_users_redis.py", "redis.asyncio.Redis.from_url"): (
         "the fleet's cache Redis: makes and removes its users"
     ),
@@ -99,6 +100,7 @@ KNOWN_IMPORTS = {
     ),
     ("orchestrator/dispatch/presidio.py", "tldextract"): "told to fetch nothing",
     ("orchestrator/fleet/decisions_redis.py", "redis"): STATE,
+    ("orchestrator/fleet/hubs_redis.py", "redis"): STATE,
     ("orchestrator/gateway/app.py", "redis"): STATE,
     ("orchestrator/gateway/devices.py", "grpc"): f"{FLEET}: types of errors",
     ("orchestrator/hub/device_link.py", "grpc"): f"{FLEET}: serves",
