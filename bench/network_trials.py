@@ -20,6 +20,8 @@ NUM_PARTITIONS = 5
 HALF_OPEN_LIMIT_S = 20.0
 LOSS_S = 300.0
 SLOW_MBIT_PER_S = 4.0
+# Blocks leave in the background, on a fast link.
+OFFERED_WITHIN_S = 3.0
 
 
 def nat(fleet: NetFleet) -> dict[str, Any]:
@@ -145,31 +147,41 @@ def slow_uplink(fleet: NetFleet) -> dict[str, Any]:
     with block_redis() as access:
         for name in (fast.name, slow.name):
             fleet.share_blocks(name, access)
-        words = " ".join(f"Item {number} lies on shelf {number % 17}." for number in range(90))
-        asked = [
-            timed(fleet, name, f"{words} Turn {turn}: where is item 7?")
-            for turn, name in enumerate((fast.name, fast.name))
-        ]
+        timed(fleet, fast.name, story("first"))
+        time.sleep(OFFERED_WITHIN_S)
+        fetched = timed(fleet, slow.name, story("first"))
+        made = timed(fleet, fast.name, story("second"))
+        time.sleep(OFFERED_WITHIN_S)
         watch = fleet.watch(slow.name)
         before = len(watch.seen)
         fleet.lab.limit(fleet.devices[slow.name].place, SLOW_MBIT_PER_S)
-        shared = timed(fleet, slow.name, f"{words} Turn 1: where is item 7?")
-        own = timed(fleet, slow.name, f"Another story. {words} Where is item 9?")
+        known = timed(fleet, slow.name, story("second"))
+        own = timed(fleet, slow.name, story("third"))
         time.sleep(30)  # its own blocks go up meanwhile
         changes = [state for _, state in watch.seen[before:]]
         fleet.lab.unlimit(fleet.devices[slow.name].place)
     return {
         "held": not changes
-        and shared["text"] == asked[1]["text"]
-        and shared["seconds"] < 2 * own["seconds"] + 1,
+        and known["text"] == made["text"]
+        and fetched["cached"].get("redis", 0) > 0
+        and known["seconds"] < 1.5 * own["seconds"] + 1,
         "mbit_per_s": SLOW_MBIT_PER_S,
-        "fast_link_cold_s": asked[0]["seconds"],
-        "slow_link_s": shared["seconds"],
-        "slow_link_cold_s": own["seconds"],
-        "cached_tokens_by_tier": shared["cached"],
-        "same_text": shared["text"] == asked[1]["text"],
+        "seconds": {
+            "computed_on_a_fast_link": made["seconds"],
+            "fetched_on_a_fast_link": fetched["seconds"],
+            "known_elsewhere_on_the_slow_link": known["seconds"],
+            "computed_on_the_slow_link": own["seconds"],
+        },
+        "cached_tokens_by_tier": {"fast_link": fetched["cached"], "slow_link": known["cached"]},
+        "same_text": known["text"] == made["text"],
         "state_changes": changes,
     }
+
+
+def story(name: str) -> str:
+    """A prompt of about 1,000 tokens; two of them share no block."""
+    items = " ".join(f"Item {number} lies on shelf {number % 17}." for number in range(90))
+    return f"This is the {name} list. {items} Where is item 7?"
 
 
 def timed(fleet: NetFleet, name: str, prompt: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Clocks that disagree: what certificates tolerate, and what is said of them."""
+"""The agent at a real hub: clocks that disagree, tokens that are spent, hosts that come again."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -97,3 +98,33 @@ async def test_skew_of_a_device_is_reported_and_not_refused(
         assert status.state == "READY"
         assert abs(status.clock_skew_ms - skew_s * 1000) < 20_000
         await device.cut()
+
+
+async def test_expired_and_used_tokens_end_the_agent_with_codes_of_their_own(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with fleet_with_clock(tmp_path, redis_url, timedelta()) as (rig, request):
+        await join(request, tmp_path)
+        with pytest.raises(AgentError, match="used") as caught:
+            await join(dataclasses.replace(request, name="pi-2"), tmp_path / "2")
+        assert caught.value.exit_code is ExitCode.TOKEN_USED
+        again = JoinToken.parse(await TokenStore(rig._client, rig.authority.ca_sha256).create(60))
+        await rig._client.hset(f"shoal:token:{again.text.split('.')[1]}", "expires_unix_ms", 1)
+        with pytest.raises(AgentError, match="expired") as caught:
+            await join(dataclasses.replace(request, token=again, name="pi-3"), tmp_path / "3")
+        assert caught.value.exit_code is ExitCode.TOKEN_EXPIRED
+
+
+async def test_host_that_is_reinstalled_needs_its_removal_first_and_is_told_so(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with fleet_with_clock(tmp_path, redis_url, timedelta()) as (rig, request):
+        tokens = TokenStore(rig._client, rig.authority.ca_sha256)
+        first = await join(request, tmp_path / "before")
+        fresh = dataclasses.replace(request, token=JoinToken.parse(await tokens.create(60)))
+        with pytest.raises(AgentError, match="shoal devices remove pi") as caught:
+            await join(fresh, tmp_path / "after")
+        assert caught.value.exit_code is ExitCode.NAME_TAKEN
+        await rig.registry.revoke(first.device_id)
+        second = await join(fresh, tmp_path / "after")
+        assert second.device_id != first.device_id
