@@ -37,6 +37,7 @@ from agent.session.backoff import Backoff
 from agent.session.config import AgentConfig, read_config
 from agent.session.errors import AgentError, ExitCode
 from agent.session.join_token import JoinToken
+from agent.upgrade.upgrades import Upgrades
 from shoal.home import Home
 from shoal.logs import set_up_logs
 from shoal.model_names import catalogue_name
@@ -101,7 +102,12 @@ async def _run(
             number, lambda: device.leave("shutting down", grace_s=config.grace_s)
         )
     try:
+        upgrades = Upgrades(
+            device, config.home, config.prefix, config.join_url or identity.gateway_url
+        )
+        device.extensions.append(upgrades)
         async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(upgrades.stop)
             if config.local_api is not None:
                 from agent.local_api.starting import local_api  # else its 5 MB are saved
 
@@ -112,6 +118,8 @@ async def _run(
     stages.say("stopped", exit_code=int(end.exit_code), message=end.message)
     if end.exit_code is not ExitCode.OK:
         sys.stderr.write(f"agent: {end.message}\n")
+    elif upgrades.restarts:
+        return int(ExitCode.RESTART)
     return int(end.exit_code)
 
 
@@ -189,6 +197,7 @@ def _engine_settings(
         threads=config.threads,
         kv_dir=config.kv_dir,
         kv_shared=config.kv_shared_file,
+        identity_dir=config.home,
         extra_arguments=config.engine_arguments,
     )
     return EngineSettings(sockets_dir, config.models_dir, defaults, command)

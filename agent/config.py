@@ -72,3 +72,8 @@ def bound_spinning() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)
+
+
+def engine_build_environment(cache: Path) -> dict[str, str]:
+    """This process's environment for build_engine.py, which keeps what it builds in `cache`."""
+    return os.environ | {"XDG_CACHE_HOME": str(cache), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

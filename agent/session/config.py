@@ -43,6 +43,8 @@ class AgentConfig:
     # Where OpenAI's API is served on this device; None: it is not.
     local_api: LocalAddress | None = None
     local_key: bool = True
+    # Where install.sh put this agent, as its control script says; None: it did not.
+    prefix: Path | None = None
 
     @property
     def models_dir(self) -> Path:
@@ -123,6 +125,7 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
             given.local_api or os.environ.get("SHOAL_LOCAL_API", ""), key=not given.no_local_key
         ),
         local_key=not given.no_local_key,
+        prefix=Path(prefix) if (prefix := os.environ.get("SHOAL_AGENT_PREFIX")) else None,
     )
 
 

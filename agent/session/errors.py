@@ -25,6 +25,7 @@ class ExitCode(IntEnum):
     UNKNOWN_DEVICE = 23
     ALREADY_RUNNING = 30
     MODEL_FILE = 31
+    RESTART = 40
 
 
 class AgentError(Exception):

@@ -36,6 +36,7 @@ from orchestrator.gateway.rate_limits import RateLimits
 from orchestrator.gateway.salt import TenantSalts
 from orchestrator.gateway.scrape import Scrape
 from orchestrator.gateway.text import GatewayText
+from orchestrator.gateway.upgrades import UpgradeRoutes
 from orchestrator.gateway.wellknown import ca_sha256, join_info
 from orchestrator.identity.key_files import read_private
 from orchestrator.identity.key_store_redis import KeyStore
@@ -131,6 +132,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         *admin.routes(),
         Scrape(authenticator, dispatcher, admission, metrics, local_served).route(),
         *onboarding_routes(depot),
+        *UpgradeRoutes(authenticator, edge, depot).routes(),
     ]
     gateway = Gateway(config, dispatcher, finder, state, make_application(routes))
     gateway.app.router.lifespan_context = _lifespan(gateway)

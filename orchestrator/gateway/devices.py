@@ -113,6 +113,8 @@ def _device(status: fleet_pb2.DeviceStatus) -> dict[str, Any]:
         "last_seen_unix_ms": status.last_seen_unix_ms,
         "agent_version": status.agent_version,
         "protocol": status.protocol,
+        "installation": _plain(status.installation),
+        "upgrade": _plain(status.upgrade),
         "epoch": status.epoch,
         "clock_skew_ms": status.clock_skew_ms,
         "hub": status.hub_id,

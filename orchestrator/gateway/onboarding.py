@@ -13,6 +13,7 @@ from shoal.errors import Reason, ShoalError
 from shoal.http.bodies import error_response
 from shoal.onboarding.depot import SUMS_NAME, Depot, load_depot
 from shoal.onboarding.lines import FILES_PATH, SCRIPT_PATH
+from shoal.onboarding.releases import find_file
 
 _log = structlog.get_logger(__name__)
 
@@ -44,7 +45,7 @@ def onboarding_routes(depot: Depot | None) -> list[Route]:
 
     async def file(request: Request) -> Response:
         # Looked up in the list, never joined to a folder: no path leads out of it.
-        found = depot.find(request.path_params["name"])
+        found = find_file(depot, request.path_params["name"])
         if found is None or not found.path.is_file():
             return error_response(
                 ShoalError(Reason.MODEL_NOT_FOUND, f"Devices fetch what {SUMS_NAME} lists.")

@@ -53,6 +53,7 @@ class DeviceConnection:
     epoch: int
     protocol: int
     agent_version: str
+    installation: device_pb2.Installation
     capabilities: device_pb2.CapabilityReport
     outbox: Outbox[device_pb2.HubFrame]
     models: dict[str, engine_pb2.ModelReport] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class DeviceConnection:
     load: device_pb2.DeviceLoad = field(default_factory=device_pb2.DeviceLoad)
     last_seen_unix_ms: int = 0
     clock_skew_ms: int = 0
+    upgrade: device_pb2.UpgradeProgress = field(default_factory=device_pb2.UpgradeProgress)
 
     def welcome(self, hub_id: str, terms: LeaseTerms) -> None:
         """Queue the hub's first frame."""

@@ -107,6 +107,8 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
                     self._placement.watch.renewed(connection.device_id, frame.model.name)
             case "goodbye":
                 self._devices.goodbye(connection)
+            case "upgrade_progress":
+                connection.upgrade = frame.upgrade_progress
             case "local_served":
                 self._local_served.take(connection.device_id, frame.local_served)
             case None:

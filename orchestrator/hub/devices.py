@@ -101,6 +101,7 @@ class Devices:
             epoch=epoch,
             protocol=protocol,
             agent_version=hello.agent_version,
+            installation=hello.installation,
             capabilities=hello.capabilities,
             outbox=Outbox(self._config.device_queue_frames),
             models={model.name: model for model in hello.models},

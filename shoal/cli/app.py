@@ -8,6 +8,7 @@ import typer
 
 from shoal import __version__
 from shoal.cli import access, inspect
+from shoal.cli.agents import agents_app
 from shoal.cli.agents_local import agent_status
 from shoal.cli.bench import bench
 from shoal.cli.bundle import bundle_app
@@ -53,6 +54,7 @@ app.add_typer(access.keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(access.token_app, name="token")
 app.add_typer(access.agent_app, name="agent")
+app.add_typer(agents_app, name="agents")
 app.add_typer(bundle_app, name="bundle")
 
 

@@ -13,6 +13,8 @@ pid_file="$state/agent.pid"
 log_file="$state/agent.log"
 STOP_LIMIT_S=30
 MAX_LOG_BYTES=10000000
+upgrades="$state/upgrades"
+RESTART=40 # the agent asks to be started again: docs/exit-codes.md
 
 say() { printf '%s\n' "shoal-agent: $*"; }
 die() { printf '%s\n' "shoal-agent: $*" >&2; exit 1; }
@@ -31,6 +33,51 @@ agent_pid() {
     echo "$pid"
 }
 
+supervisor_pid() {
+    pid_of_run=$(cat "$state/supervisor.pid" 2>/dev/null) || return 1
+    case $pid_of_run in '' | *[!0-9]*) return 1 ;; esac
+    tr '\0' '\n' <"/proc/$pid_of_run/cmdline" 2>/dev/null | grep -Fxq "$prefix/shoal-agent" || return 1
+    echo "$pid_of_run"
+}
+
+# ---- upgrades: versions that the agent installed by the hub's order lie in the account's own
+# folder; this script, which no upgrade changes, decides which one runs.
+
+# The environment in use: an upgrade's, else the one that install.sh made.
+environment() {
+    if [ -x "$upgrades/current/bin/python" ]; then echo "$upgrades/current"; else echo "$prefix/current"; fi
+}
+
+# The release on trial did not do: the one before runs again. $1: why
+roll_back() {
+    release=$(sed -n 1p "$upgrades/trial")
+    before=$(cat "$upgrades/previous" 2>/dev/null || true)
+    if [ -n "$before" ]; then
+        ln -s "$before" "$upgrades/current.new" && mv -T "$upgrades/current.new" "$upgrades/current"
+    else
+        rm -f "$upgrades/current"
+    fi
+    printf '%s\n%s\n' "$release" "$1" >"$upgrades/failed"
+    rm -f "$upgrades/trial" "$upgrades/starts"
+    say "upgrade to $release given up: $1; back to ${before:-the installed version}"
+}
+
+# Ends a trial that the hub has not confirmed in time. $1: the agent's pid, $2: limit in s
+watch_trial() {
+    waited=0
+    while [ -f "$upgrades/trial" ] && kill -0 "$1" 2>/dev/null; do
+        sleep 1
+        waited=$((waited + 1))
+        if [ "$waited" -ge "$2" ]; then
+            echo "not confirmed within $2 s" >"$upgrades/late"
+            kill -TERM "$1" 2>/dev/null
+            sleep 10
+            kill -KILL "$1" 2>/dev/null
+            return
+        fi
+    done
+}
+
 # `run logged` writes to the log file; opened here, as the agent's own account, since that
 # account owns the folder and root must not follow what lies in it.
 run() {
@@ -41,19 +88,59 @@ run() {
         [ "$size" -lt "$MAX_LOG_BYTES" ] || mv "$log_file" "$log_file.1"
         exec >>"$log_file" 2>&1
     fi
+    # Modules come from the environment alone, never from the folder we are in.
+    PYTHONSAFEPATH=1
+    SHOAL_AGENT_PREFIX=$prefix
+    export PYTHONSAFEPATH SHOAL_AGENT_PREFIX
+    ending=no child=''
+    trap 'ending=yes; [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true' TERM INT
+    echo $$ >"$state/supervisor.pid"
+    while :; do
+        start_child
+        code=0
+        while :; do # a signal ends the wait, not the agent
+            if wait "$child"; then code=0; else code=$?; fi
+            kill -0 "$child" 2>/dev/null || break
+        done
+        child=''
+        if [ "$ending" = no ] && [ -f "$upgrades/trial" ]; then
+            why="ended with code $code"
+            [ ! -f "$upgrades/late" ] || why=$(cat "$upgrades/late")
+            [ ! -f "$upgrades/refused" ] || why=$(cat "$upgrades/refused")
+            # 40 with a fresh trial is the version before, which has switched and wants out.
+            if [ "$code" = "$RESTART" ] && [ ! -f "$upgrades/starts" ]; then continue; fi
+            rm -f "$upgrades/late" "$upgrades/refused"
+            roll_back "$why"
+            continue
+        fi
+        [ "$ending" = no ] && [ "$code" = "$RESTART" ] || exit "$code"
+    done
+}
+
+start_child() {
     set --
     while IFS= read -r argument; do set -- "$@" "$argument"; done <"$prefix/agent.args"
+    unset SHOAL_TOKEN
     if [ -f identity.json ]; then
         rm -f token
     elif [ -f token ]; then
         SHOAL_TOKEN=$(cat token)
         export SHOAL_TOKEN
     fi
-    # Modules come from the environment alone, never from the folder we are in.
-    PYTHONSAFEPATH=1
-    export PYTHONSAFEPATH
-    echo $$ >"$pid_file"
-    exec "$prefix/current/bin/python" -m agent.app --home "$state" "$@"
+    limit=''
+    if [ -f "$upgrades/trial" ]; then
+        limit=$(sed -n 2p "$upgrades/trial")
+        echo >>"$upgrades/starts"
+        # A version that takes the whole machine down gets no third try.
+        if [ "$(wc -l <"$upgrades/starts")" -gt 2 ]; then
+            roll_back "the machine or this service went down twice"
+            limit=''
+        fi
+    fi
+    "$(environment)/bin/python" -m agent.app --home "$state" "$@" &
+    child=$!
+    echo "$child" >"$pid_file"
+    if [ -n "$limit" ]; then watch_trial "$child" "$limit" & fi
 }
 
 start() {
@@ -88,7 +175,8 @@ stop() {
             say "does not run"
             return
         }
-        kill -TERM "$pid"
+        # The supervisor first: it passes the signal on, and starts nothing any more.
+        kill -TERM "$(supervisor_pid)" 2>/dev/null || kill -TERM "$pid"
         waited=0
         while agent_pid >/dev/null; do
             if [ "$waited" -ge $((STOP_LIMIT_S * 5)) ]; then

@@ -66,6 +66,22 @@ class DeviceRequest(_message.Message):
     device: str
     def __init__(self, device: _Optional[str] = ...) -> None: ...
 
+class UpgradeDeviceRequest(_message.Message):
+    __slots__ = ("device", "upgrade")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    upgrade: _device_pb2.Upgrade
+    def __init__(self, device: _Optional[str] = ..., upgrade: _Optional[_Union[_device_pb2.Upgrade, _Mapping]] = ...) -> None: ...
+
+class JudgeUpgradeRequest(_message.Message):
+    __slots__ = ("device", "verdict")
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    VERDICT_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    verdict: _device_pb2.UpgradeVerdict
+    def __init__(self, device: _Optional[str] = ..., verdict: _Optional[_Union[_device_pb2.UpgradeVerdict, _Mapping]] = ...) -> None: ...
+
 class DeviceReply(_message.Message):
     __slots__ = ("device_id", "state")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -75,7 +91,7 @@ class DeviceReply(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device_id", "name", "state", "capabilities", "models", "load", "last_seen_unix_ms", "epoch", "agent_version", "protocol", "in_flight", "clock_skew_ms", "hub_id")
+    __slots__ = ("device_id", "name", "state", "capabilities", "models", "load", "last_seen_unix_ms", "epoch", "agent_version", "protocol", "in_flight", "clock_skew_ms", "hub_id", "installation", "upgrade")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -89,6 +105,8 @@ class DeviceStatus(_message.Message):
     IN_FLIGHT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_SKEW_MS_FIELD_NUMBER: _ClassVar[int]
     HUB_ID_FIELD_NUMBER: _ClassVar[int]
+    INSTALLATION_FIELD_NUMBER: _ClassVar[int]
+    UPGRADE_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     name: str
     state: str
@@ -102,4 +120,6 @@ class DeviceStatus(_message.Message):
     in_flight: int
     clock_skew_ms: int
     hub_id: str
-    def __init__(self, device_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., capabilities: _Optional[_Union[_device_pb2.CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., load: _Optional[_Union[_device_pb2.DeviceLoad, _Mapping]] = ..., last_seen_unix_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., agent_version: _Optional[str] = ..., protocol: _Optional[int] = ..., in_flight: _Optional[int] = ..., clock_skew_ms: _Optional[int] = ..., hub_id: _Optional[str] = ...) -> None: ...
+    installation: _device_pb2.Installation
+    upgrade: _device_pb2.UpgradeProgress
+    def __init__(self, device_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., capabilities: _Optional[_Union[_device_pb2.CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., load: _Optional[_Union[_device_pb2.DeviceLoad, _Mapping]] = ..., last_seen_unix_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., agent_version: _Optional[str] = ..., protocol: _Optional[int] = ..., in_flight: _Optional[int] = ..., clock_skew_ms: _Optional[int] = ..., hub_id: _Optional[str] = ..., installation: _Optional[_Union[_device_pb2.Installation, _Mapping]] = ..., upgrade: _Optional[_Union[_device_pb2.UpgradeProgress, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,1 @@
+"""Versions side by side: fetched and installed while the old one serves, then tried."""
