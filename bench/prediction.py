@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import statistics
 import sys
@@ -127,6 +128,8 @@ def main() -> None:
     counted = [(job, shoal) for sent_s, job, shoal in seen if sent_s > given.warm_up]
     document = {
         "machine": machine(),
+        # Above the number of cores, other work was in the way of these figures.
+        "load_average": os.getloadavg()[0],
         "what": " ".join(sys.argv[1:]).replace(str(given.model), given.model.name),
         "requests": dict(Counter("answered" if shoal else "failed" for _, _, shoal in seen)),
         "targets_median_error": TARGETS,
