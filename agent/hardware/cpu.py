@@ -6,37 +6,18 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.hardware.arm_cores import core_name
 from agent.hardware.files import read_fields, read_text
 
 # The instruction sets that decide which of llama.cpp's kernels run.
 # fmt: off
 _FEATURES = frozenset((
-    "avx", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_vbmi",
-    "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16", "f16c", "fma", "sse4_2", "asimd", "neon",
-    "asimdhp", "fphp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme", "dotprod",
+    "avx", "avx2", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512vbmi",
+    "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "f16c", "fma", "sse4_2",
+    "neon", "asimd", "asimdhp", "fphp", "asimddp", "i8mm", "bf16", "sve", "sve2", "svei8mm",
+    "sme", "sme2",
 ))
 # fmt: on
-# CPU part numbers of Arm's own cores (Linux arch/arm64/include/asm/cputype.h).
-_ARM_PARTS = {
-    "0xd03": "Cortex-A53",
-    "0xd04": "Cortex-A35",
-    "0xd05": "Cortex-A55",
-    "0xd07": "Cortex-A57",
-    "0xd08": "Cortex-A72",
-    "0xd09": "Cortex-A73",
-    "0xd0a": "Cortex-A75",
-    "0xd0b": "Cortex-A76",
-    "0xd0c": "Neoverse-N1",
-    "0xd0d": "Cortex-A77",
-    "0xd40": "Neoverse-V1",
-    "0xd41": "Cortex-A78",
-    "0xd42": "Cortex-A78AE",
-    "0xd44": "Cortex-X1",
-    "0xd46": "Cortex-A510",
-    "0xd47": "Cortex-A710",
-    "0xd49": "Neoverse-N2",
-    "0xd4f": "Neoverse-V2",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +58,13 @@ def _class_of(machine: str) -> str:
 def _arm_model(cpuinfo: str) -> str:
     """Distinct core names in order of appearance, e.g. "Cortex-A55 + Cortex-A76"."""
     names: dict[str, None] = {}
+    implementer = ""
     for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "CPU part":
-            part = value.strip()
-            names[_ARM_PARTS.get(part, f"part {part}")] = None
+        key, _, value = (part.strip() for part in line.partition(":"))
+        if key == "CPU implementer":
+            implementer = value
+        elif key == "CPU part":
+            names[core_name(implementer, value)] = None
     return " + ".join(names)
 
 

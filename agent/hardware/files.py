@@ -17,6 +17,15 @@ def read_text(path: Path) -> str | None:
         return None
 
 
+def read_strings(path: Path) -> list[str]:
+    """The texts of a device tree property, which a NUL ends each; empty when there are none."""
+    try:
+        text = path.read_bytes().decode("utf-8", errors="replace")
+    except OSError:
+        return []
+    return [part.strip() for part in text.split("\0") if part.strip()]
+
+
 def read_int(path: Path) -> int | None:
     """The file's one decimal number; None when there is none."""
     text = read_text(path)

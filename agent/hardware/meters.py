@@ -26,6 +26,8 @@ _BATTERY_RESOLUTION_S = 1.0
 _ASK_EVERY_S = 0.05
 # Channels that carry a whole board: Jetson Orin, older Jetsons.
 _BOARD_CHANNELS = ("VDD_IN", "POM_5V_IN")
+# AGX Orin has no channel for its input; these three carry the module together.
+_AGX_ORIN_RAILS = ("VDD_GPU_SOC", "VDD_CPU_CV", "VIN_SYS_5V0")
 # hwmon chips whose power is that of one part which we do not compute on.
 _PARTS = ("amdgpu", "nouveau", "xe", "i915", "nvme", "iwlwifi", "drivetemp", "mlx5")
 
@@ -104,17 +106,51 @@ class _Spared:
 
 
 def _boards(root: Path) -> list[PowerSource]:
-    found: list[PowerSource] = []
+    found = _old_jetsons(root)
     for chip in list_dir(root / "sys/class/hwmon"):
         if read_text(chip / "name") != "ina3221":
             continue
-        for channel in (1, 2, 3):
-            label = read_text(chip / f"in{channel}_label")
-            if label in _BOARD_CHANNELS:
-                files = (chip / f"in{channel}_input", chip / f"curr{channel}_input")
-                read_w = _Spared(partial(_volt_ampere_w, *files))
-                found.append(PowerSource(f"ina3221:{label}", read_w, _SENSOR_RESOLUTION_S))
+        files = {
+            read_text(chip / f"in{channel}_label"): (
+                chip / f"in{channel}_input",
+                chip / f"curr{channel}_input",
+            )
+            for channel in (1, 2, 3)
+        }
+        rails: list[tuple[str, ...]] = [(label,) for label in _BOARD_CHANNELS if label in files]
+        if all(label in files for label in _AGX_ORIN_RAILS):
+            rails.append(_AGX_ORIN_RAILS)
+        for labels in rails:
+            read_w = _Spared(partial(_rails_w, [files[label] for label in labels]))
+            found.append(PowerSource(f"ina3221:{'+'.join(labels)}", read_w, _SENSOR_RESOLUTION_S))
     return found
+
+
+def _old_jetsons(root: Path) -> list[PowerSource]:
+    """Jetson Linux before 34: its own driver shows milliwatts as IIO channels."""
+    return [
+        PowerSource(
+            f"ina3221x:{label}",
+            _Spared(partial(_milliwatt_file_w, device / f"in_power{channel}_input")),
+            _SENSOR_RESOLUTION_S,
+        )
+        for chip in list_dir(root / "sys/bus/i2c/drivers/ina3221x")
+        for device in list_dir(chip)
+        if device.name.startswith("iio:device")
+        for channel in (0, 1, 2)
+        if (label := read_text(device / f"rail_name_{channel}")) in _BOARD_CHANNELS
+    ]
+
+
+def _milliwatt_file_w(file: Path, _now_s: float) -> float | None:
+    milliwatts = read_int(file)
+    return None if milliwatts is None else milliwatts / 1e3
+
+
+def _rails_w(rails: list[tuple[Path, Path]], now_s: float) -> float | None:
+    """The rails' power together; None when one of them does not tell."""
+    parts = [_volt_ampere_w(volts, amperes, now_s) for volts, amperes in rails]
+    return None if None in parts else sum(part for part in parts if part is not None)
 
 
 def _volt_ampere_w(volt_file: Path, ampere_file: Path, _now_s: float) -> float | None:

@@ -1,4 +1,4 @@
-"""Energy of NVIDIA GPUs through the driver's library, when nvidia-ml-py is installed.
+"""Energy and memory of NVIDIA GPUs through the driver's library, when nvidia-ml-py is installed.
 
 Not a dependency: `pip install nvidia-ml-py` on a device whose GPU computes.
 """
@@ -21,20 +21,39 @@ _POWER_RESOLUTION_S = 1.0
 
 def find_gpu_meters() -> list[Source]:
     """A source for each GPU that tells energy or power; empty without the library or a GPU."""
+    opened = _open()
+    if opened is None:
+        return []
+    nvml, handles = opened
+    sources = (_source(nvml, index, handle) for index, handle in enumerate(handles))
+    return [source for source in sources if source is not None]
+
+
+def find_gpu_memories() -> list[int]:
+    """Bytes of each GPU's memory, 0 where it is not told; empty without the library."""
+    opened = _open()
+    if opened is None:
+        return []
+    nvml, handles = opened
+
+    def total_bytes(handle: Any) -> int:
+        return int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+
+    return [_ask(nvml, total_bytes, handle) or 0 for handle in handles]
+
+
+def _open() -> tuple[ModuleType, list[Any]] | None:
     try:
         nvml = importlib.import_module("pynvml")
     except ImportError:
-        return []
+        return None
     try:
         nvml.nvmlInit()
-        handles = [
-            nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())
-        ]
+        count = nvml.nvmlDeviceGetCount()
+        return nvml, [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
     except nvml.NVMLError:
-        # No driver, or one that the library does not fit: there is no meter then.
-        return []
-    sources = (_source(nvml, index, handle) for index, handle in enumerate(handles))
-    return [source for source in sources if source is not None]
+        # No driver, or one that the library does not fit: there is no GPU to ask then.
+        return None
 
 
 def _source(nvml: ModuleType, index: int, handle: Any) -> Source | None:

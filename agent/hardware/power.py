@@ -62,6 +62,25 @@ def power_source(root: Path) -> str:
     return "battery" if battery else ""
 
 
+def batteries(root: Path) -> tuple[str, ...]:
+    """Batteries that feed the device; those of mice and headsets do not."""
+    return tuple(
+        supply.name
+        for supply in list_dir(root / "sys/class/power_supply")
+        if read_text(supply / "type") == "Battery" and read_text(supply / "scope") != "Device"
+    )
+
+
+def thermal_zones(root: Path) -> tuple[str, ...]:
+    """The kinds of thermal zones, each once, in their order."""
+    kinds = (
+        read_text(zone / "type")
+        for zone in list_dir(root / "sys/class/thermal")
+        if zone.name.startswith("thermal_zone")
+    )
+    return tuple(dict.fromkeys(kind for kind in kinds if kind))
+
+
 def read_temperature_c(root: Path) -> float | None:
     """The hottest thermal zone, °C; None without a plausible sensor."""
     readings = [

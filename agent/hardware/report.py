@@ -8,13 +8,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from agent.hardware.accelerators import Accelerator, detect_accelerators
+from agent.hardware.accelerator import Accelerator
+from agent.hardware.accelerators import detect_accelerators
 from agent.hardware.cpu import detect_cpu
 from agent.hardware.files import read_text
+from agent.hardware.gpus import vulkan_drivers
 from agent.hardware.memory import read_memory
 from agent.hardware.meters import find_meters
-from agent.hardware.power import CLASS_TDP_W, estimate_power, power_source
+from agent.hardware.power import (
+    CLASS_TDP_W,
+    batteries,
+    estimate_power,
+    power_source,
+    thermal_zones,
+)
 
+_UNFILLED = (
+    *("To Be Filled By O.E.M.", "To be filled by O.E.M.", "Default string", "None"),
+    *("System manufacturer", "System Product Name", "Not Specified"),
+)
 DEVICE_CLASSES = tuple(CLASS_TDP_W)
 
 
@@ -82,7 +94,7 @@ def detect(
     power = estimate_power(
         root, device_class, emulated=device_class != detected_class, declared_w=declared_tdp_w
     )
-    labels = {"board": board} if (board := read_text(root / "proc/device-tree/model")) else {}
+    labels = _labels(root)
     if power is not None:
         labels["tdp"] = "declared" if declared_tdp_w is not None else "estimated"
         notes.append(f"tdp_w is {power.source}, {labels['tdp']}")
@@ -103,6 +115,26 @@ def detect(
         labels=labels,
         notes=tuple(notes),
     )
+
+
+def _labels(root: Path) -> dict[str, str]:
+    """What is worth knowing of the device beside its figures; what is not told is left out."""
+    named = {
+        "board": _board(root),
+        "vulkan": ", ".join(vulkan_drivers(root)),
+        "thermal_zones": ", ".join(thermal_zones(root)),
+        "batteries": ", ".join(batteries(root)),
+    }
+    return {name: value for name, value in named.items() if value}
+
+
+def _board(root: Path) -> str:
+    """By the device tree, else by DMI, whose fields vendors leave as they found them."""
+    if board := read_text(root / "proc/device-tree/model"):
+        return board
+    dmi = root / "sys/class/dmi/id"
+    parts = (read_text(dmi / name) or "" for name in ("sys_vendor", "product_name"))
+    return " ".join(part for part in parts if part and part not in _UNFILLED)
 
 
 def _os_name(root: Path) -> str:

@@ -69,7 +69,7 @@ ROCK_5B = {
     "proc/meminfo": _memory(16200000, 15000000),
     "proc/device-tree/model": "Radxa ROCK 5B\0",
     "proc/device-tree/compatible": "radxa,rock-5b\0rockchip,rk3588\0",
-    "sys/bus/platform/drivers/RKNPU/uevent": "",
+    "sys/bus/platform/drivers/RKNPU/fdab0000.npu/uevent": "DRIVER=RKNPU\n",
 }
 
 # Linux kernel documentation: power/powercap/powercap.rst (RAPL zones),
