@@ -1,0 +1,198 @@
+"""What rounds teach: acceptance, and what drafts, the network and the target take. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agent.speculative.window import Choice, RoundCosts, choose_window
+
+# Old rounds count half after some twenty new ones: texts and networks change.
+_KEEP = 0.97
+# Until rounds of different widths were seen: a row beyond the first costs about a tenth
+# of a pass on the CPUs that this was measured on (docs/speculative.md).
+_ROW_SHARE = 0.1
+# An acceptance known before anything was seen, and how many drafts that is worth.
+_FIRST_ACCEPTANCE, _FIRST_TRIALS = 0.7, 4.0
+# How many drafts' worth a new request takes over from those before it.
+_INHERITED_TRIALS = 12.0
+
+
+class Average:
+    """A mean that forgets slowly."""
+
+    def __init__(self) -> None:
+        self._sum = self._weight = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether anything was seen."""
+        return self._weight > 0
+
+    @property
+    def value(self) -> float:
+        """The mean; only where something is known."""
+        return self._sum / self._weight
+
+    def see(self, value: float, weight: float = 1.0) -> None:
+        """Count one value."""
+        self._sum = _KEEP * self._sum + weight * value
+        self._weight = _KEEP * self._weight + weight
+
+
+class Acceptance:
+    """The chance that a draft stands, given that those before it do."""
+
+    def __init__(self, first: float = _FIRST_ACCEPTANCE, trials: float = _FIRST_TRIALS) -> None:
+        self._stood, self._tried = first * trials, trials
+
+    @property
+    def value(self) -> float:
+        """The estimate, between 0 and 1."""
+        return self._stood / self._tried
+
+    def see(self, num_drafted: int, num_accepted: int) -> None:
+        """Count a round: what follows the first that fell was never tried."""
+        tried = num_accepted + (num_accepted < num_drafted)
+        self._stood = _KEEP * self._stood + num_accepted
+        self._tried = _KEEP * self._tried + tried
+
+    def inherited(self) -> Acceptance:
+        """A fresh one for another request, which starts from what is known here."""
+        return Acceptance(self.value, min(self._tried, _INHERITED_TRIALS))
+
+
+class PassTimes:
+    """A straight line through the times of passes over different numbers of rows."""
+
+    def __init__(self) -> None:
+        self._n = self._x = self._y = self._xx = self._xy = 0.0
+
+    @property
+    def known(self) -> bool:
+        """Whether a pass was seen."""
+        return self._n > 0
+
+    def see(self, num_rows: int, pass_ms: float) -> None:
+        """Count one pass."""
+        self._n, self._x, self._y, self._xx, self._xy = (
+            _KEEP * old + new
+            for old, new in (
+                (self._n, 1.0),
+                (self._x, num_rows),
+                (self._y, pass_ms),
+                (self._xx, num_rows * num_rows),
+                (self._xy, num_rows * pass_ms),
+            )
+        )
+
+    def line(self) -> tuple[float, float]:
+        """(ms of a pass over no rows, ms a row); never negative."""
+        mean_x, mean_y = self._x / self._n, self._y / self._n
+        spread = self._xx / self._n - mean_x**2
+        if spread < 0.25:  # all of nearly one width: the slope is a guess
+            row_ms = _ROW_SHARE * mean_y / (1.0 + _ROW_SHARE * (mean_x - 1.0))
+        else:
+            row_ms = (self._xy / self._n - mean_x * mean_y) / spread
+        row_ms = min(max(0.0, row_ms), mean_y / mean_x)
+        return mean_y - row_ms * mean_x, row_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One round as it was; `wall_ms` from sending to the verdict."""
+
+    num_drafted: int
+    num_accepted: int
+    draft_ms: float
+    wall_ms: float
+    pass_ms: float
+    num_rows: int
+
+
+class Profile:
+    """What is known of one verifier's model, from all requests; shared between them."""
+
+    def __init__(self) -> None:
+        self.acceptance = Acceptance()
+        self.round_trip = Average()
+        self.draft = Average()
+        self.passes = PassTimes()
+        self._alone = Average()
+
+    def see_round(self, seen: Round) -> None:
+        """Learn from a round of drafts."""
+        self.acceptance.see(seen.num_drafted, seen.num_accepted)
+        self.draft.see(seen.draft_ms / seen.num_drafted)
+        self.round_trip.see(max(0.0, seen.wall_ms - seen.pass_ms))
+        self.passes.see(seen.num_rows, seen.pass_ms)
+
+    def see_alone(self, pass_ms: float) -> None:
+        """Learn from a pass of the target by itself, or from its own word at the start."""
+        self._alone.see(pass_ms)
+        self.passes.see(1, pass_ms)
+
+    def costs(self) -> RoundCosts | None:
+        """None until drafts, the network and the target were all seen."""
+        if not (self.draft.known and self.round_trip.known and self.passes.known):
+            return None
+        base_ms, row_ms = self.passes.line()
+        alone_ms = self._alone.value if self._alone.known else base_ms + row_ms
+        return RoundCosts(
+            self.draft.value, self.round_trip.value, base_ms, row_ms, max(alone_ms, 1e-3)
+        )
+
+
+# Drafts of the first round, when nothing is known.
+_FIRST_WINDOW = 4
+# Tokens that the target makes by itself before drafting is tried again, and the most.
+_FIRST_ALONE, _MOST_ALONE = 16, 128
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to do next: draft so many, or with 0 let the target make `num_alone` by itself."""
+
+    num_drafted: int
+    num_alone: int
+    because: str
+
+
+class Window:
+    """Plans one request's rounds, from its own acceptance and the verifier's profile."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._acceptance = profile.acceptance.inherited()
+        self._num_alone = _FIRST_ALONE
+        self._probing = False
+        self.choice: Choice | None = None
+
+    @property
+    def acceptance(self) -> float:
+        """The request's own estimate."""
+        return self._acceptance.value
+
+    def plan(self) -> Plan:
+        """The next step. After a stretch of the target by itself one round is tried again."""
+        costs = self._profile.costs()
+        if costs is None:
+            return Plan(_FIRST_WINDOW, 0, "Nothing was measured yet.")
+        self.choice = choice = choose_window(costs, self._acceptance.value)
+        if choice.num_drafted:
+            self._num_alone, self._probing = _FIRST_ALONE, False
+            return Plan(choice.num_drafted, 0, choice.because)
+        if self._probing:
+            self._probing = False
+            return Plan(1, 0, f"{choice.because} One draft tries whether that is still so.")
+        self._probing = True
+        num_alone, self._num_alone = self._num_alone, min(_MOST_ALONE, 2 * self._num_alone)
+        return Plan(0, num_alone, choice.because)
+
+    def see_round(self, seen: Round) -> None:
+        """Learn from a round of drafts."""
+        self._acceptance.see(seen.num_drafted, seen.num_accepted)
+        self._profile.see_round(seen)
+
+    def see_alone(self, pass_ms: float) -> None:
+        """Learn from a token that the target made by itself."""
+        self._profile.see_alone(pass_ms)
