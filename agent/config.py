@@ -76,4 +76,7 @@ def bound_spinning() -> None:
 
 def engine_build_environment(cache: Path) -> dict[str, str]:
     """This process's environment for build_engine.py, which keeps what it builds in `cache`."""
-    return os.environ | {"XDG_CACHE_HOME": str(cache), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    environment = os.environ | {"XDG_CACHE_HOME": str(cache), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    # Its modules lie in its own folder.
+    environment.pop("PYTHONSAFEPATH", None)
+    return environment

@@ -95,7 +95,7 @@ async def install(order: Order, files: Path, folder: UpgradeFolder, prefix: Path
 
 def _copy_environment(target: Path) -> None:
     """Files are linked where that is allowed: they are replaced, never written into."""
-    source = Path(sys.prefix)
+    source = Path(sys.prefix).resolve()
     if target.exists():
         shutil.rmtree(target)
     size_bytes = sum(path.lstat().st_size for path in source.rglob("*") if not path.is_symlink())

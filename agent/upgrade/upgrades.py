@@ -38,7 +38,7 @@ class Upgrades:
         state = self._folder.state()
         hello.installation.CopyFrom(
             pb.Installation(
-                release=Path(sys.prefix).name if self._prefix else "",
+                release=Path(sys.prefix).resolve().name if self._prefix else "",
                 trial=state.trial,
                 failed_release=state.failed,
                 failure=state.failure,

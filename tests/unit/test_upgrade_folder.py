@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from agent.upgrade.folder import UpgradeFolder
+from shoal.cli.agents_rollout import batch_size, select
+from shoal.cli.exit_codes import CliError
+from shoal.onboarding.sources import control_script
+
+_PYTHON = """#!/bin/sh
+place=$(readlink -f "$(dirname "$(dirname "$0")")")
+echo "$place" >>"$HOME/starts"
+case $place in *broken*) exit 9 ;; *hangs*) exec sleep 600 ;; esac
+echo asked >>"$HOME/old"
+[ -f "$HOME/leave" ] && exit 0
+touch "$HOME/leave"
+exit 40
+"""
+
+
+def device(folder: Path) -> Path:
+    """An installed device whose environments are scripts that say that they ran."""
+    prefix = folder / "device"
+    environment(prefix / "versions" / "old")
+    (prefix / "current").symlink_to("versions/old")
+    (prefix / "state").mkdir()
+    (prefix / ".shoal-agent").write_text("service=none\nunit=x\nuser=x\n")
+    (prefix / "agent.args").write_text("--name\npi\n")
+    script = prefix / "shoal-agent"
+    script.write_bytes(control_script().read_bytes())
+    script.chmod(0o755)
+    return prefix
+
+
+def environment(place: Path) -> None:
+    (place / "bin").mkdir(parents=True)
+    python = place / "bin" / "python"
+    python.write_text(_PYTHON)
+    python.chmod(0o755)
+
+
+def run(prefix: Path) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"HOME": str(prefix.parent)}
+    return subprocess.run(
+        [str(prefix / "shoal-agent"), "run"],
+        text=True, capture_output=True, timeout=60, check=False, env=environ,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("release", "limit_s", "why"),
+    [("broken", 30, "ended with code 9"), ("hangs", 1, "not confirmed within 1 s")],
+)
+def test_release_that_does_not_do_is_taken_back(
+    tmp_path: Path, release: str, limit_s: int, why: str
+) -> None:
+    prefix = device(tmp_path)
+    folder = UpgradeFolder(prefix / "state")
+    environment(folder.versions / release)
+    folder.switch(release, limit_s)
+    done = run(prefix)
+    assert done.returncode == 0, done.stderr
+    state = folder.state()
+    assert (state.trial, state.failed, state.failure) == ("", release, why)
+    assert not (folder.path / "current").exists()
+    started = (tmp_path / "starts").read_text().split()
+    assert [Path(each).name for each in started] == [release, "old", "old"]
+
+
+def test_release_that_was_kept_runs_from_then_on_and_older_ones_go(tmp_path: Path) -> None:
+    folder = UpgradeFolder(tmp_path)
+    for release in ("one", "two", "three"):
+        environment(folder.versions / release)
+        folder.switch(release, 30)
+        assert folder.state().trial == release
+        folder.keep()
+        assert folder.state().trial == ""
+    assert {path.name for path in folder.versions.iterdir()} == {"two", "three"}
+    assert os.readlink(folder.path / "current") == "versions/three"
+
+
+def test_selectors_and_batches() -> None:
+    devices = [
+        {"name": f"hall-{i}", "class": c, "agent_version": "1", "state": "READY"}
+        for i, c in enumerate(["gpu", "arm_cpu", "arm_cpu"])
+    ]
+    devices.append({"name": "gone", "class": "gpu", "agent_version": "1", "state": "LEFT"})
+    assert [d["name"] for d in select(devices, "class=arm_cpu,name=hall-[12]")] == [
+        "hall-1",
+        "hall-2",
+    ]
+    assert len(select(devices, "all")) == 3
+    with pytest.raises(CliError):
+        select(devices, "colour=red")
+    assert (batch_size("10%", 3), batch_size("10%", 40), batch_size("5", 2)) == (1, 4, 5)
+    for wrong in ("0", "x", "101%"):
+        with pytest.raises(CliError):
+            batch_size(wrong, 3)
