@@ -96,7 +96,7 @@ class Upgrades:
             return
         if verdict.keep:
             self._folder.keep()
-            log.info("upgrade_kept", release=verdict.release)
+            self._tell(verdict.release, "kept")
             return
         log.warning("upgrade_refused", release=verdict.release, why=verdict.reason)
         self._folder.refuse(verdict.reason or "the hub did not confirm it")

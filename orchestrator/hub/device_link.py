@@ -9,6 +9,7 @@ import grpc
 import structlog
 
 from orchestrator.fleet.view import DeviceId
+from orchestrator.hub import upgrading
 from orchestrator.hub.connection import DeviceConnection, Rejected
 from orchestrator.hub.devices import Devices
 from orchestrator.hub.local_served import LocalServed
@@ -108,7 +109,7 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
             case "goodbye":
                 self._devices.goodbye(connection)
             case "upgrade_progress":
-                connection.upgrade = frame.upgrade_progress
+                upgrading.note(connection, frame.upgrade_progress)
             case "local_served":
                 self._local_served.take(connection.device_id, frame.local_served)
             case None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.hub.connection import DeviceConnection
+from shoal.v1 import device_pb2
 
 _SINCE_PROTOCOL = 2
 
@@ -19,3 +20,10 @@ def cannot_upgrade(connection: DeviceConnection) -> str:
     if connection.installation.trial:
         return f"{connection.installation.trial} is on trial there"
     return ""
+
+
+def note(connection: DeviceConnection, progress: device_pb2.UpgradeProgress) -> None:
+    """What the device says of an order; a release that it keeps is on trial no more."""
+    connection.upgrade = progress
+    if progress.phase == "kept":
+        connection.installation.trial = ""

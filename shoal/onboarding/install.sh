@@ -503,6 +503,11 @@ write_unit() {
 switch() {
     previous=$(readlink "$prefix/current" 2>/dev/null || true)
     ln -sfn "versions/$release" "$prefix/current"
+    # What was upgraded by the orchestrator's order gives way to what was installed by hand.
+    if [ -e "$prefix/state/upgrades" ]; then
+        rm -rf "$prefix/state/upgrades"
+        changed=yes
+    fi
 }
 
 start_agent() {

@@ -29,14 +29,14 @@ account=$(setting user)
 agent_pid() {
     pid=$(cat "$pid_file" 2>/dev/null) || return 1
     case $pid in '' | *[!0-9]*) return 1 ;; esac
-    tr '\0' '\n' <"/proc/$pid/cmdline" 2>/dev/null | grep -Fxq "$state" || return 1
+    tr '\0' '\n' 2>/dev/null <"/proc/$pid/cmdline" | grep -Fxq "$state" || return 1
     echo "$pid"
 }
 
 supervisor_pid() {
     pid_of_run=$(cat "$state/supervisor.pid" 2>/dev/null) || return 1
     case $pid_of_run in '' | *[!0-9]*) return 1 ;; esac
-    tr '\0' '\n' <"/proc/$pid_of_run/cmdline" 2>/dev/null | grep -Fxq "$prefix/shoal-agent" || return 1
+    tr '\0' '\n' 2>/dev/null <"/proc/$pid_of_run/cmdline" | grep -Fxq "$prefix/shoal-agent" || return 1
     echo "$pid_of_run"
 }
 
