@@ -104,7 +104,7 @@ def mann_whitney_p(one: list[float], other: list[float]) -> float:
     u = sum(ranks[v] for v in one) - n * (n + 1) / 2
     ties = sum(c**3 - c for c in (values.count(v) for v in set(values)))
     variance = n * m / 12 * ((n + m + 1) - ties / ((n + m) * (n + m - 1)))
-    return math.erfc(abs(u - n * m / 2) / math.sqrt(2 * variance))
+    return float(math.erfc(abs(u - n * m / 2) / math.sqrt(2 * variance)))
 
 
 def kolmogorov_smirnov_p(one: list[float], other: list[float]) -> float:
@@ -125,7 +125,7 @@ def _chat(rng: random.Random) -> list[dict[str, str]]:
 
 
 def _of_tenant(target: Target, home: Path, tenant: str) -> Target:
-    command = [SHOAL, "keys", "create", "--tenant", tenant, "--json"]
+    command = [str(SHOAL), "keys", "create", "--tenant", tenant, "--json"]
     made = json.loads(subprocess.check_output(command, env=fleet_environment(home)))
     return replace(target, key=made["key"])
 
