@@ -101,6 +101,7 @@ KNOWN_IMPORTS = {
     ("orchestrator/dispatch/presidio.py", "tldextract"): "told to fetch nothing",
     ("orchestrator/fleet/decisions_redis.py", "redis"): STATE,
     ("orchestrator/fleet/hubs_redis.py", "redis"): STATE,
+    ("orchestrator/fleet/local_served_redis.py", "redis"): STATE,
     ("orchestrator/gateway/app.py", "redis"): STATE,
     ("orchestrator/gateway/devices.py", "grpc"): f"{FLEET}: types of errors",
     ("orchestrator/hub/device_link.py", "grpc"): f"{FLEET}: serves",
@@ -121,6 +122,7 @@ KNOWN_DYNAMIC = {
 }
 # (file, program) -> reason.
 KNOWN_PROGRAMS = {
+    ("agent/upgrade/installing.py", "pip"): SETUP,
     ("deploy/audit.py", "pip"): SETUP,
     ("deploy/build_engine.py", "pip"): SETUP,
     ("deploy/engine_source.py", "pip"): SETUP,
