@@ -19,6 +19,8 @@ from pathlib import Path
 
 import structlog
 
+from agent.calibration.choosing import Choice
+from agent.calibration.store import CalibrationStore, key_of, variants
 from agent.companion.settings import CompanionError, CompanionSettings, read_companions
 from agent.hardware.bandwidth import measure_bandwidth_gb_s
 from agent.hardware.memory import read_memory
@@ -81,12 +83,17 @@ async def _run(
     structlog.contextvars.bind_contextvars(device_id=identity.device_id)
     sockets_dir = _make_sockets_dir(config)
     capabilities = await asyncio.to_thread(_capabilities, config, companions)
+    choices = _calibrated(config, capabilities)
+    models = models | {name: choice.file for name, choice in choices.items()}
     meters, _ = find_meters(Path("/"), gpus=capabilities.detected_class == "gpu")
     device = Device(
         DeviceParts(
             membership=Membership(identity, store, config.join_url),
             capabilities=convert.capability_report(capabilities),
-            engines=_engine_settings(config, sockets_dir, command),
+            engines=dataclasses.replace(
+                _engine_settings(config, sockets_dir, command),
+                calibrated={each.file: (each.threads, each.slots) for each in choices.values()},
+            ),
             backoff=Backoff(random.Random()),  # noqa: S311 - jitter is no secret
             stages=stages,
             meters=meters,
@@ -201,6 +208,19 @@ def _engine_settings(
         extra_arguments=config.engine_arguments,
     )
     return EngineSettings(sockets_dir, config.models_dir, defaults, command)
+
+
+def _calibrated(config: AgentConfig, capabilities: Capabilities) -> dict[str, Choice]:
+    """What `shoal agent calibrate` found for just this hardware, version and these files."""
+    store, choices = CalibrationStore(config.home), {}
+    for argument in config.models:
+        files = variants(argument, config.models_dir)
+        name = catalogue_name(files[0])
+        choice = store.find(name, key_of(capabilities, files))
+        if choice is not None:
+            log.info("calibrated", model=name, threads=choice.threads, slots=choice.slots)
+            choices[name] = choice
+    return choices
 
 
 def _find_companions(config: AgentConfig) -> Companions:

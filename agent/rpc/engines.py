@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import structlog
@@ -36,6 +36,8 @@ class EngineSettings:
     models_dir: Path
     defaults: EngineSpec
     command: Callable[[EngineSpec], Sequence[str]]
+    # Threads and slots that a calibration chose, by file; what `defaults` states wins.
+    calibrated: Mapping[Path, tuple[int | None, int]] = field(default_factory=dict)
 
 
 class Engines:
@@ -52,7 +54,14 @@ class Engines:
 
     def start(self, name: str, file: Path) -> None:
         """Serve `file` under `name`; returns at once."""
-        self._start(dataclasses.replace(self._settings.defaults, name=name, file=file))
+        settings = self._settings
+        spec = dataclasses.replace(settings.defaults, name=name, file=file)
+        if file in settings.calibrated:
+            threads, slots = settings.calibrated[file]
+            spec = dataclasses.replace(
+                spec, threads=spec.threads or threads, slots=spec.slots or slots
+            )
+        self._start(spec)
 
     def start_companion(self, companion: Companion) -> None:
         """Serve the companion's model; returns at once."""

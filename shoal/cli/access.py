@@ -75,6 +75,23 @@ def _names_this_machine(url: str) -> bool:
     return urlsplit(url).hostname in ("localhost", "127.0.0.1", "::1")
 
 
+@agent_app.command("calibrate")
+@reported
+def calibrate_agent(
+    model: Annotated[str, typer.Argument(help="GGUF file or name.")] = "smollm2-135m-instruct",
+    name: Annotated[str | None, typer.Option(help="The agent's; default: the host's.")] = None,
+    state_dir: Annotated[Path | None, typer.Option(help="Where its identity is kept.")] = None,
+    limit_s: Annotated[float, typer.Option(min=1, help="For all candidates together.")] = 30.0,
+    again: Annotated[bool, typer.Option(help="Measure again what is known.")] = False,
+) -> None:
+    """Measure which variant, threads and slots suit this device; its next start uses them."""
+    directory = state_dir or default_home().agent_dir(name or os.uname().nodename)
+    command = [sys.executable, "-m", "agent.calibration", "--home", str(directory.absolute())]
+    command += ["--model", str(Path(model).absolute()) if Path(model).is_file() else model]
+    command += ["--limit-s", str(limit_s), *(["--again"] if again else [])]
+    os.execve(sys.executable, command, environment_with({}))  # noqa: S606 - no shell is wanted
+
+
 @agent_app.command("run")
 @reported
 def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameters

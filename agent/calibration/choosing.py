@@ -1,0 +1,91 @@
+"""What to try, and which of the tried is best; pure.
+
+Only what the engine found batch-invariant is chosen: a text must not depend on who else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# A usual request: what a candidate's seconds are counted for.
+_PROMPT_TOKENS = 512
+_OUTPUT_TOKENS = 128
+# Within this of the fastest, the larger file wins: more bits a weight lose less.
+_NEAR = 1.10
+# Slots beyond this share of the best throughput bring little and cost KV memory.
+_ENOUGH = 0.95
+# A short measurement is noisy, and too few slots make people wait: not below this.
+_FEWEST_SLOTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to serve a model; `threads` None: one per usable CPU."""
+
+    file: Path
+    threads: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file.name}, {self.threads or 'all'} threads"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a candidate; `failure` empty: it served, at these tokens a second."""
+
+    candidate: Candidate
+    failure: str = ""
+    size_bytes: int = 0
+    prefill: float = 0.0
+    decode_batch: tuple[float, ...] = ()
+    invariant: bool = False
+
+    @property
+    def serves(self) -> bool:
+        """Whether it can be chosen at all."""
+        return not self.failure and self.prefill > 0 and bool(self.decode_batch)
+
+    @property
+    def seconds(self) -> float:
+        """For one usual request, alone."""
+        return _PROMPT_TOKENS / self.prefill + _OUTPUT_TOKENS / self.decode_batch[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was found to be best."""
+
+    file: Path
+    threads: int | None
+    slots: int
+
+
+def thread_counts(cpus: int, physical_cores: int) -> tuple[int, ...]:
+    """Counts worth trying beside all CPUs: the cores without their siblings, and half."""
+    return tuple(sorted({physical_cores, max(1, cpus // 2)} - {0, cpus}, reverse=True))
+
+
+def best(outcomes: Iterable[Outcome]) -> Outcome | None:
+    """The fastest that serves, invariant ones first; among near ones the larger file."""
+    serving = [each for each in outcomes if each.serves]
+    serving = [each for each in serving if each.invariant] or serving
+    if not serving:
+        return None
+    limit_s = min(each.seconds for each in serving) * _NEAR
+    near = [each for each in serving if each.seconds <= limit_s]
+    return min(near, key=lambda each: (-each.size_bytes, each.seconds))
+
+
+def slots_for(decode_batch: Sequence[float]) -> int:
+    """The fewest sequences at once that reach nearly the best throughput; a power of two."""
+    enough = _ENOUGH * max(decode_batch)
+    fewest = next(i for i, rate in enumerate(decode_batch) if rate >= enough)
+    return max(_FEWEST_SLOTS, 1 << fewest)
+
+
+def choice_of(outcome: Outcome) -> Choice:
+    """The settings that the outcome speaks for."""
+    candidate = outcome.candidate
+    return Choice(candidate.file, candidate.threads, slots_for(outcome.decode_batch))

@@ -1,0 +1,85 @@
+"""What calibrations found, kept in the agent's home for as long as nothing changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from agent.calibration.choosing import Choice
+from agent.hardware.report import Capabilities
+from agent.rpc.model_files import find_model
+from shoal import __version__
+from shoal.model_names import catalogue_name
+
+FILE = "calibration.json"
+
+
+def key_of(device: Capabilities, files: Sequence[Path]) -> str:
+    """Names hardware, versions and files: another of any makes a calibration void."""
+    try:
+        engine = version("llama-cpp-python")
+    except PackageNotFoundError:
+        engine = ""
+    told = [device.cpu_model, *device.cpu_features, str(device.cores), device.architecture]
+    told += [str(device.memory_bytes // 2**30), engine, __version__]
+    for file in sorted(files):
+        stat = file.stat()
+        told += [file.name, str(stat.st_size), str(stat.st_mtime_ns)]
+    return hashlib.sha256("\0".join(told).encode()).hexdigest()
+
+
+def variants(argument: str, models_dir: Path) -> list[Path]:
+    """The files that serve the model: the one named, else all of the name that are here.
+
+    AgentError when there is none.
+    """
+    first = find_model(argument, models_dir)
+    if Path(argument).expanduser().is_file():
+        return [first]
+    name = catalogue_name(first)
+    here = [file for file in sorted(models_dir.glob("*.gguf")) if catalogue_name(file) == name]
+    return list(dict.fromkeys([first, *here]))
+
+
+class CalibrationStore:
+    """One JSON file: model name -> key and choice."""
+
+    def __init__(self, home: Path) -> None:
+        self._file = home / FILE
+
+    def find(self, model: str, key: str) -> Choice | None:
+        """The choice made for just this; None when there is none that can be read."""
+        row = self._read().get(model)
+        if not isinstance(row, dict) or row.get("key") != key:
+            return None
+        try:
+            threads = row["threads"]
+            file = Path(row["file"])
+            choice = Choice(file, None if threads is None else int(threads), int(row["slots"]))
+        except (KeyError, TypeError, ValueError):
+            return None
+        return choice if choice.file.is_file() else None
+
+    def keep(self, model: str, key: str, choice: Choice) -> None:
+        """Write the choice; the file is replaced at once."""
+        rows = self._read()
+        rows[model] = {
+            "key": key,
+            "file": str(choice.file),
+            "threads": choice.threads,
+            "slots": choice.slots,
+        }
+        self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self._file.with_suffix(".new")
+        new.write_text(json.dumps(rows, indent=2))
+        new.replace(self._file)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            rows = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return rows if isinstance(rows, dict) else {}

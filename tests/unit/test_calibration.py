@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.calibration.choosing import (
+    Candidate,
+    Choice,
+    Outcome,
+    best,
+    slots_for,
+    thread_counts,
+)
+from agent.calibration.store import FILE, CalibrationStore, key_of, variants
+from agent.calibration.trial import try_candidate
+from agent.hardware.report import detect
+
+
+def outcome(name: str, seconds: float, size: int = 1, *, invariant: bool = True) -> Outcome:
+    """One that takes `seconds` for a usual request, half of it each for prefill and decode."""
+    rates = (1024 / seconds, (256 / seconds,))
+    return Outcome(Candidate(Path(name)), "", size, *rates, invariant=invariant)
+
+
+def test_fastest_that_serves_is_best() -> None:
+    slow, fast = outcome("slow", 2.0), outcome("fast", 1.0)
+    crashed = Outcome(Candidate(Path("bad")), "killed by SIGSEGV")
+    assert best([slow, crashed, fast]) is fast
+    assert best([crashed]) is None
+
+
+def test_more_bits_win_among_nearly_equal_ones() -> None:
+    small, large = outcome("q4", 1.0, 90), outcome("q8", 1.05, 145)
+    assert best([small, large]) is large
+    assert best([small, outcome("q8", 1.2, 145)]) is small
+
+
+def test_what_depends_on_the_batch_is_chosen_only_for_want_of_better() -> None:
+    loose, strict = outcome("loose", 1.0, invariant=False), outcome("strict", 3.0)
+    assert best([loose, strict]) is strict
+    assert best([loose]) is loose
+
+
+def test_slots_are_the_fewest_that_are_nearly_enough() -> None:
+    assert slots_for((50, 90, 150, 151)) == 4
+    assert slots_for((50, 90, 150, 190)) == 8
+    assert slots_for((50, 20)) == 4  # a noisy measurement does not make people wait
+
+
+@pytest.mark.parametrize(
+    ("cpus", "cores", "counts"), [(8, 4, (4,)), (2, 2, (1,)), (12, 8, (8, 6)), (1, 1, ())]
+)
+def test_thread_counts(cpus: int, cores: int, counts: tuple[int, ...]) -> None:
+    assert thread_counts(cpus, cores) == counts
+
+
+def test_choice_is_kept_until_a_file_changes(tmp_path: Path) -> None:
+    device, store = detect(), CalibrationStore(tmp_path)
+    file = tmp_path / "Tiny-1M.Q4_0.gguf"
+    file.write_bytes(b"one")
+    choice = Choice(file, None, 4)
+    store.keep("tiny-1m", key_of(device, [file]), choice)
+    assert store.find("tiny-1m", key_of(device, [file])) == choice
+    assert store.find("other", key_of(device, [file])) is None
+    file.write_bytes(b"another")
+    assert store.find("tiny-1m", key_of(device, [file])) is None
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"tiny-1m": {"key": "k", "slots": 1}}'])
+def test_damaged_file_is_no_calibration(tmp_path: Path, text: str) -> None:
+    (tmp_path / FILE).write_text(text)
+    assert CalibrationStore(tmp_path).find("tiny-1m", "k") is None
+
+
+def test_a_name_means_all_variants_and_a_file_only_itself(tmp_path: Path) -> None:
+    files = [tmp_path / f"Tiny-1M.{quantisation}.gguf" for quantisation in ("Q4_0", "Q8_0")]
+    for file in (*files, tmp_path / "Other-1M.Q4_0.gguf"):
+        file.write_bytes(b"")
+    assert variants("tiny-1m", tmp_path) == files
+    assert variants(str(files[1]), tmp_path) == [files[1]]
+
+
+async def test_candidate_that_ends_is_told_with_its_last_words(tmp_path: Path) -> None:
+    file = tmp_path / "Bad-1M.Q4_0.gguf"
+    file.write_bytes(b"no model at all")
+    told = await try_candidate(Candidate(file), 60.0)
+    assert not told.serves
+    assert file.name in told.failure
