@@ -23,6 +23,10 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 # Python and jinja2 take some 60 MB of address space beyond what a long chat needs.
 MEMORY_LIMIT_BYTES = 1 << 30
+# A rendered chat: its messages and tools, framed. More is the template's own making, and
+# would have to be held by the engine several times over.
+MIN_TEXT_LIMIT_CHARS = 1 << 20
+GROWTH_LIMIT = 4
 
 
 def _tojson(
@@ -61,8 +65,8 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     signal.setitimer(signal.ITIMER_REAL, limit_s)
     try:
         template = compile_template(setup["template"])
-    except (jinja2.TemplateError, RecursionError, MemoryError) as error:
-        _reply(replies, {"error": f"{type(error).__name__}: {error}"})
+    except Exception as error:  # noqa: BLE001 - compiling folds constants, which may raise anything
+        _reply(replies, {"error": f"{type(error).__name__}: {error}"[:500]})
         return
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -71,15 +75,17 @@ def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
         request = json.loads(line)
         signal.setitimer(signal.ITIMER_REAL, limit_s)
         try:
-            reply = {
-                "text": template.render(
-                    messages=request["messages"],
-                    tools=request["tools"],
-                    add_generation_prompt=True,
-                    bos_token=setup["bos"],
-                    eos_token=setup["eos"],
-                )
-            }
+            text = template.render(
+                messages=request["messages"],
+                tools=request["tools"],
+                add_generation_prompt=True,
+                bos_token=setup["bos"],
+                eos_token=setup["eos"],
+            )
+            longest = MIN_TEXT_LIMIT_CHARS + GROWTH_LIMIT * len(line)
+            reply = {"text": text}
+            if len(text) > longest:
+                reply = {"error": f"it makes {len(text)} characters of them, over {longest}"}
         except Exception as error:  # noqa: BLE001 - a template may raise anything; the reply says what
             reply = {"error": str(error)[:500] or type(error).__name__}
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -96,7 +102,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT_BYTES, MEMORY_LIMIT_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # What got out of the sandbox would still write no file and start no process.
+    for limit in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE, resource.RLIMIT_NPROC):
+        resource.setrlimit(limit, (0, 0))
     serve(sys.stdin.buffer, sys.stdout.buffer)
 
 
