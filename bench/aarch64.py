@@ -59,8 +59,6 @@ def main() -> int:
         print(f"skipped: {reason}", file=sys.stderr)
         return 0
     netlab.enter(["-m", "bench.aarch64", *sys.argv[1:]], network=False)
-    # One core: under emulation the engine's threads spend more on waiting for one another.
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     root = ArmRoot(options.root)
     root.prepare(options.mirror)
     _say("cross-compiling the engine, unless it was")
