@@ -36,8 +36,6 @@ class _NoCosts:
 
     uses: MappingProxyType[str, TierUse] = MappingProxyType({})
     joules: MappingProxyType[str, float] = MappingProxyType({})
-    cascade = None
-    joules: MappingProxyType[str, float] = MappingProxyType({})
     cascade: None = None
 
 

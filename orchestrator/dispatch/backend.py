@@ -26,6 +26,9 @@ class Account:
 
     uses: dict[str, TierUse] = field(default_factory=dict)
     tries: list[Try] = field(default_factory=list)
+    # By tier, as far as known; and what a cascade decided, by which values.
+    joules: dict[str, float] = field(default_factory=dict)
+    cascade: dict[str, object] | None = None
 
 
 class Generation(http.Generation, Protocol):

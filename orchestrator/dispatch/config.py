@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from orchestrator.dispatch.breaker import BreakerLimits
+from orchestrator.dispatch.cascade.config import cascade_policies
+from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.endpoint import (
     CloudConfig,
     CloudEndpoint,
@@ -29,7 +31,7 @@ _Limits = TypeVar("_Limits")
 
 DETECTORS = ("presidio",)
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_TOP = {"endpoint", "currency", "retry", "privacy", "default_max_tokens"}
+_TOP = {"endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade"}
 _ENDPOINT = {
     "name", "url", "key", "key_file", "key_env", "model", "priority", "weight", "timeouts",
     "breaker", "ca_file", "max_connections",
@@ -80,7 +82,15 @@ def _config(data: object, folder: Path) -> CloudConfig:
         retry=_limits(RetryLimits, data.get("retry", {}), "retry"),
         detector=_detector(_table(data.get("privacy", {}), "privacy")),
         default_max_tokens=int(_number(data, "default_max_tokens", 4_096)),
+        cascades=_cascades(data.get("cascade", [])),
     )
+
+
+def _cascades(rows: object) -> tuple[CascadePolicy, ...]:
+    try:
+        return cascade_policies(rows)
+    except ValueError as error:
+        raise CloudConfigError(str(error)) from error
 
 
 def _endpoint(row: Mapping[str, Any], folder: Path) -> CloudEndpoint:

@@ -53,10 +53,15 @@ class Dispatcher:
             in_cloud=route is not None,
         )
 
-    async def rule(self, request: pb.GenerateRequest) -> Ruling:
-        """How far the request may travel; noted in its hints for every hop below."""
+    async def rule(self, request: pb.GenerateRequest, *, fresh: bool = False) -> Ruling:
+        """How far the request may travel; noted in its hints for every hop below.
+
+        `fresh`: by the policy as it is now, also for a model that the cloud does not serve.
+        """
         # Where the ruling decides over the tier, it is by the policy as it is now.
-        return await self.cloud.gate.rule(request, fresh=request.model in self.cloud.routes)
+        return await self.cloud.gate.rule(
+            request, fresh=fresh or request.model in self.cloud.routes
+        )
 
     def plan(self, request: pb.GenerateRequest, ruling: Ruling) -> TierPlan:
         """See `plan_tiers`."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.dispatch.breaker import BreakerLimits
+from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.prices import Price
 
 
@@ -100,3 +101,4 @@ class CloudConfig:
     detector: DetectorSettings = field(default_factory=DetectorSettings)
     # What an answer may have when its request gives no `max_tokens` and its tenant a budget.
     default_max_tokens: int = 4_096
+    cascades: tuple[CascadePolicy, ...] = ()

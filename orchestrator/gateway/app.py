@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from orchestrator.dispatch.cascade.service import Cascades
 from orchestrator.dispatch.cloud import CloudBackend
 from orchestrator.dispatch.detector import make_screen
 from orchestrator.dispatch.dispatcher import Dispatcher
@@ -21,12 +22,15 @@ from orchestrator.dispatch.hub_finder import DeviceOwners, HubFinder
 from orchestrator.dispatch.hub_link import HubLink, TlsFiles
 from orchestrator.dispatch.outbound import OutboundGate
 from orchestrator.dispatch.spending import Spending
+from orchestrator.fleet.cascade_redis import CascadeStore
 from orchestrator.fleet.decisions_redis import DecisionStore
-from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.fleet.hubs_redis import HubDirectory
+from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.fleet.registry_redis import RedisRegistry, connect
 from orchestrator.gateway.admin import Admin, AdminParts
 from orchestrator.gateway.auth import Authenticator
+from orchestrator.gateway.cascade_admin import CascadeAdmin
+from orchestrator.gateway.cascade_metrics import CascadeMetrics
 from orchestrator.gateway.cloud_records import CloudRecords
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.gateway.metrics import RequestMetrics
@@ -56,6 +60,7 @@ class Gateway:
     config: GatewayConfig
     dispatcher: Dispatcher
     finder: HubFinder
+    records: CloudRecords
     state: Redis
     app: Starlette
 
@@ -71,6 +76,7 @@ class Gateway:
         for link in self.dispatcher.edge.links:
             await link.stop()
         await self.dispatcher.cloud.close()
+        await self.records.close()
         await self.state.aclose()
 
 
@@ -92,6 +98,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     gate = OutboundGate(tenants, screen)
     cloud = CloudBackend(config.cloud, gate, Spending(tenants, config.cloud))
     dispatcher = Dispatcher(edge, cloud)
+    cascades = Cascades(config.cloud.cascades, dispatcher, CascadeStore(state))
     keys = KeyStore(state)
     decisions = DecisionStore(state)
     local_served = LocalServedStore(state)
@@ -105,6 +112,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         admission=admission,
         rate_limits=RateLimits(tenants, config.num_gateways),
         dispatcher=dispatcher,
+        cascades=cascades,
         salts=TenantSalts(read_private(config.salt_key)),
         cloud_records=CloudRecords(decisions),
         metrics=metrics,
@@ -130,11 +138,21 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         *text_routes(service),
         *public.routes(lambda: join_info(config, ca_pem.decode(), finder.hubs_to_dial())),
         *admin.routes(),
-        Scrape(authenticator, dispatcher, admission, metrics, local_served).route(),
+        Scrape(
+            authenticator,
+            dispatcher,
+            admission,
+            metrics,
+            local_served,
+            CascadeMetrics(cascades),
+        ).route(),
+        *CascadeAdmin(authenticator, cascades).routes(),
         *onboarding_routes(depot),
         *UpgradeRoutes(authenticator, edge, depot).routes(),
     ]
-    gateway = Gateway(config, dispatcher, finder, state, make_application(routes))
+    gateway = Gateway(
+        config, dispatcher, finder, service.cloud_records, state, make_application(routes)
+    )
     gateway.app.router.lifespan_context = _lifespan(gateway)
     return gateway
 

@@ -1,8 +1,9 @@
-"""Decision records of requests that the cloud served: kept as those of the hub are."""
+"""Decision records of requests that the cloud had a part in: kept as those of the hub are."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,27 +13,35 @@ import structlog
 from orchestrator.dispatch.backend import Account
 from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
 from orchestrator.fleet.registry_redis import StateError
-from orchestrator.fleet.view import DeviceId
+from orchestrator.gateway.joint_records import (
+    LEG_SUFFIXES,
+    actual,
+    attempts_of,
+    explained,
+    joined,
+)
 from orchestrator.routing.decision import Decision
-from orchestrator.routing.record import Actual, Attempt, DecisionRecord, Explained
+from orchestrator.routing.record import DecisionRecord
 from shoal.errors import ShoalError
 from shoal.openai.outcome import Outcome
-from shoal.openai.tier_use import money_by_tier, tokens_by_tier, usage_flags
 
 _log = structlog.get_logger(__name__)
 
 # A hub writes its records in batches, a few times a second.
 _HUB_WRITE_S = 0.5
+# How long its part of a joint record is waited for.
+_HUB_POLL_S, _HUB_POLLS = 0.1, 30
 
 
 @dataclass(frozen=True, slots=True)
 class CloudSequence:
-    """One sequence that the cloud served, or failed to."""
+    """One sequence that the cloud served, failed to, or stood behind; `tier`: who served."""
 
     tenant: str
     model: str
     outcome: Outcome
     account: Account
+    tier: str = "cloud"
 
 
 class CloudRecords:
@@ -46,43 +55,72 @@ class CloudRecords:
         self._store = store
         self._unix_ms = unix_ms
         self._writes: set[asyncio.Task[None]] = set()
+        self._closing = asyncio.Event()
 
     def keep(self, sequence: CloudSequence, failure: ShoalError | None) -> None:
-        """Record one cloud sequence. An endpoint's own words stay out: they may quote a prompt."""
+        """Record one sequence, also one that the edge served after the cloud was asked.
+
+        An endpoint's own words stay out: they may quote a prompt.
+        """
         outcome = sequence.outcome
         ended = "finished" if outcome.finished else failure.reason.value if failure else "cancelled"
         record = _record(sequence, ended, self._unix_ms())
         _log.info(
             "request_finished",
             request_id=outcome.request_id,
-            tier="cloud",
+            tier=sequence.tier,
             model=sequence.model,
             outcome=ended,
         )
-        attempt = outcome.placed.attempt if outcome.placed else 1
-        task = asyncio.create_task(self._write(record, attempt))
+        task = asyncio.create_task(self._write(record, sequence))
         self._writes.add(task)
         task.add_done_callback(self._writes.discard)
 
-    async def _write(self, record: DecisionRecord, attempt: int) -> None:
-        device_id = record.attempts[-1].device_id if record.attempts else ""
-        decision = record.decision
-        stored = StoredDecision(decision.request_id, device_id, decision.model, record.to_json())
-        if attempt > 1:
-            # The hub writes a record of its refusal under the same id; this one is the last word.
-            await asyncio.sleep(_HUB_WRITE_S)
+    async def close(self) -> None:
+        """Write what is still to be written, without waiting for the hub's parts."""
+        self._closing.set()
+        await asyncio.gather(*self._writes, return_exceptions=True)
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._closing.wait()
+
+    async def _write(self, record: DecisionRecord, sequence: CloudSequence) -> None:
+        request_id, of_cascade = record.decision.request_id, sequence.account.cascade is not None
+        attempt = sequence.outcome.placed.attempt if sequence.outcome.placed else 1
         try:
-            await self._store.append([stored])
+            if of_cascade or sequence.tier == "edge":
+                record = await self._with_hub_parts(record, of_cascade=of_cascade)
+            elif attempt > 1:
+                # The hub writes a record of its refusal under the same id; this is the last word.
+                await self._pause(_HUB_WRITE_S)
+            device_id = record.attempts[-1].device_id if record.attempts else ""
+            model, text = record.decision.model, record.to_json()
+            await self._store.append([StoredDecision(request_id, device_id, model, text)])
         except StateError as error:
-            _log.warning("decision_record_lost", request_id=decision.request_id, cause=repr(error))
+            _log.warning("decision_record_lost", request_id=request_id, cause=repr(error))
+
+    async def _with_hub_parts(self, record: DecisionRecord, *, of_cascade: bool) -> DecisionRecord:
+        """The record with the hub's own of the same request; without, when there comes none."""
+        request_id = record.decision.request_id
+        suffixes = LEG_SUFFIXES if of_cascade else ("",)
+        texts: list[str] = []
+        for _ in range(_HUB_POLLS):
+            await self._pause(_HUB_POLL_S)
+            found = [await self._store.get(request_id + suffix) for suffix in suffixes]
+            texts = [text for text in found if text is not None]
+            if texts or self._closing.is_set():
+                break
+        return joined(record, [DecisionRecord.from_json(text) for text in texts])
 
 
 def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRecord:
-    outcome = sequence.outcome
+    outcome, account = sequence.outcome, sequence.account
     decision = Decision(
         request_id=outcome.request_id,
         model=sequence.model,
-        tier="cloud",
+        tier="cloud" if sequence.tier == "cloud" else "edge",
         class_order=(),
         ranked=(),
         candidates=(),
@@ -90,42 +128,13 @@ def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRe
         failure=None,
         decided_unix_ms=now_unix_ms,
     )
-    uses = sequence.account.uses
+    mode = "cascade" if account.cascade is not None else sequence.tier
     return DecisionRecord(
         decision,
         tenant=sequence.tenant,
-        attempts=tuple(
-            Attempt(
-                DeviceId(f"cloud:{each.endpoint}"),
-                each.endpoint,
-                each.started_unix_ms,
-                each.failed,
-            )
-            for each in sequence.account.tries
-        ),
-        actual=_actual(outcome),
+        attempts=attempts_of(account.tries),
+        actual=actual(outcome),
         outcome=ended,
         ended_unix_ms=now_unix_ms,
-        explained=Explained(
-            mode="cloud",
-            privacy=outcome.privacy,
-            tokens_by_tier=tokens_by_tier(uses),
-            money_by_tier=money_by_tier(uses),
-            usage_flags=tuple(usage_flags(uses)),
-        ),
-    )
-
-
-def _actual(outcome: Outcome) -> Actual | None:
-    finished = outcome.finished
-    if finished is None:
-        return None
-    return Actual(
-        prompt_tokens=finished.usage.prompt_tokens,
-        completion_tokens=finished.usage.completion_tokens,
-        cached_tokens=finished.usage.cached_tokens,
-        queue_ms=finished.timings.queue_ms,
-        ttft_ms=finished.timings.ttft_ms,
-        tpot_ms=finished.timings.tpot_ms,
-        total_ms=finished.timings.total_ms,
+        explained=explained(outcome, account, mode),
     )

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.gateway.auth import Authenticator
+from orchestrator.gateway.cascade_metrics import CascadeMetrics
 from orchestrator.gateway.devices import list_devices
 from orchestrator.gateway.fleet_metrics import FleetMetrics
 from orchestrator.gateway.local_served import add_local_served
@@ -34,6 +35,7 @@ class Scrape:
     admission: Admission
     metrics: RequestMetrics
     local_served: LocalServedStore
+    cascades: CascadeMetrics
 
     def route(self) -> Route:
         """The path."""
@@ -53,5 +55,5 @@ class Scrape:
             _log.info("scrape_without_devices", cause=error.message)
             devices = None
         self.metrics.in_flight.set(self.admission.in_flight)
-        text = self.metrics.render(FleetMetrics(devices))
+        text = self.metrics.render(FleetMetrics(devices), self.cascades)
         return Response(text, headers={"content-type": CONTENT_TYPE_LATEST})

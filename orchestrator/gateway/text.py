@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from orchestrator.dispatch.backend import Generation
+from orchestrator.dispatch.cascade.generation import CascadeGeneration
+from orchestrator.dispatch.cascade.service import Cascades, Wish
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.cloud_records import CloudRecords, CloudSequence
@@ -30,6 +33,7 @@ class GatewayText:
     admission: Admission
     rate_limits: RateLimits
     dispatcher: Dispatcher
+    cascades: Cascades
     salts: TenantSalts
     cloud_records: CloudRecords
     metrics: RequestMetrics
@@ -57,23 +61,46 @@ class GatewayText:
             deadline_unix_ms=asked.deadline_unix_ms,
         )
         messages = to_generate_requests(parsed, origin)
-        rulings = [await self.dispatcher.rule(message) for message in messages]
+        cascade = self.cascades.policy(parsed.model)
+        rulings = [
+            await self.dispatcher.rule(message, fresh=cascade is not None) for message in messages
+        ]
         grant = await self.rate_limits.admit(asked.tenant, messages)
         for message in messages:
             message.tenant_weight = grant.weight
         starts = list(zip(messages, rulings, strict=True))
-        generations = [self.dispatcher.start(message, ruling) for message, ruling in starts]
+        generations: list[Generation] = []
+        try:
+            for message, ruling in starts:
+                if cascade is None:
+                    generations.append(self.dispatcher.start(message, ruling))
+                else:
+                    wish = _wish(parsed)
+                    generations.append(await self.cascades.start(message, ruling, wish))
+        except BaseException:
+            for generation in generations:
+                generation.cancel()
+            raise
         outcomes = [
             Outcome(message.request_id, "edge", ruling.level.value) for message, ruling in starts
         ]
 
         def ended(failure: ShoalError | None) -> None:
             self.rate_limits.settle(grant, outcomes)
-            for generation, outcome in zip(generations, outcomes, strict=True):
+            runs = zip(generations, outcomes, rulings, strict=True)
+            for generation, outcome, ruling in runs:
+                outcome.follow(generation)
                 self.metrics.ended(outcome, parsed.model, failure)
-                if generation.tier == "cloud":
-                    account = generation.account
-                    sequence = CloudSequence(asked.tenant, parsed.model, outcome, account)
+                if isinstance(generation, CascadeGeneration):
+                    self.cascades.ended(generation, ruling)
+                account, tier = generation.account, generation.tier
+                if tier == "cloud" or account.tries or account.cascade is not None:
+                    sequence = CloudSequence(asked.tenant, parsed.model, outcome, account, tier)
                     self.cloud_records.keep(sequence, failure)
 
         return TextRun(RunningChoices(generations), outcomes, ended)
+
+
+def _wish(parsed: TextRequest) -> Wish:
+    hints = parsed.hints
+    return Wish(hints.cascade_threshold, hints.cascade_delivery, parsed.stream)

@@ -60,6 +60,9 @@ class Explained:
     tokens_by_tier: dict[str, Any]
     money_by_tier: dict[str, Any] = field(default_factory=dict)
     usage_flags: tuple[str, ...] = ()
+    joules_by_tier: dict[str, float] = field(default_factory=dict)
+    # What a cascade decided, by which values; None: it was none.
+    cascade: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,10 @@ class DecisionRecord:
                 "prompt": actual.prompt_tokens,
                 "completion": actual.completion_tokens,
             }
-        return Explained("edge", self.decision.privacy, tokens)
+        joules: dict[str, float] = {}
+        if self.actual is not None and self.actual.joules is not None:
+            joules["edge"] = self.actual.joules
+        return Explained("edge", self.decision.privacy, tokens, joules_by_tier=joules)
 
     @classmethod
     def from_json(cls, text: str) -> DecisionRecord:
@@ -143,7 +149,8 @@ class DecisionRecord:
 
 def _explained_from(raw: dict[str, Any]) -> Explained | None:
     """None for one device's, whose values follow from the rest, and for older records."""
-    if raw.get("mode", "edge") == "edge":
+    tiers = raw.get("tokens_by_tier", {})
+    if raw.get("mode", "edge") == "edge" and tiers.keys() <= {"edge"}:
         return None
     return Explained(
         raw["mode"],
@@ -151,6 +158,8 @@ def _explained_from(raw: dict[str, Any]) -> Explained | None:
         raw["tokens_by_tier"],
         raw["money_by_tier"],
         tuple(raw["usage_flags"]),
+        raw.get("joules_by_tier", {}),
+        raw.get("cascade"),
     )
 
 

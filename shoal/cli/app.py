@@ -12,6 +12,7 @@ from shoal.cli.agents import agents_app
 from shoal.cli.agents_local import agent_status
 from shoal.cli.bench import bench
 from shoal.cli.bundle import bundle_app
+from shoal.cli.cascade import cascade_app
 from shoal.cli.chat import chat, tour
 from shoal.cli.decisions import decisions
 from shoal.cli.doctor import doctor
@@ -52,6 +53,7 @@ app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")
 app.add_typer(access.keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
+app.add_typer(cascade_app, name="cascade")
 app.add_typer(access.token_app, name="token")
 app.add_typer(access.agent_app, name="agent")
 app.add_typer(agents_app, name="agents")

@@ -33,8 +33,8 @@ def explain(
     for attempt in record["attempts"]:
         end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
-    for line in cost_lines(record):
-        answer.print(line, markup=False)
+    for line in (*cascade_lines(record), *cost_lines(record)):
+        answer.print(line, markup=False, soft_wrap=True)
     if record["candidates"]:
         answer.print()
         answer.print(_candidate_table(record["candidates"]))
@@ -52,9 +52,31 @@ def cost_lines(record: dict[str, Any]) -> list[str]:
         if tier in money:
             amount = f"{money[tier]['amount']:.9f}".rstrip("0").rstrip(".")
             line += f", {amount} {money[tier]['currency']}"
+        joules = record.get("joules_by_tier", {}).get(tier)
+        if joules is not None:
+            line += f", {joules:.3g} J"
         lines.append(line)
     if record.get("usage_flags"):
         lines.append(f"usage     {', '.join(record['usage_flags'])}")
+    return lines
+
+
+def cascade_lines(record: dict[str, Any]) -> list[str]:
+    """What a cascade decided and by which values; none for other requests."""
+    told = record.get("cascade")
+    if not told:
+        return []
+    reason = told["reason"].replace("_", " ") or "cancelled"
+    lines = [f"mode      {record['mode']} {told['policy']}: {told['decision']}, {reason}"]
+    if told["confidence"] is not None:
+        lines.append(
+            f"sure      {told['confidence']:.3f} (threshold {told['threshold']:.3f}) over"
+            f" {told['measured_tokens']} tokens of {told['edge_model']}: mean log-probability"
+            f" {told['mean_logprob']:.2f}, entropy {told['mean_entropy']:.2f},"
+            f" margin {told['mean_margin']:.2f}"
+        )
+    if told["target_model"]:
+        lines.append(f"then      {told['target_model']} ({told['target_tier']})")
     return lines
 
 

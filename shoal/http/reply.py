@@ -75,6 +75,8 @@ def _render(
     parts: list[str] = []
     for update in updates:
         outcomes[index].take(update)
+        if update.HasField("restarted"):
+            parts.append(renderer.restart(index, update.restarted))
         if update.HasField("delta"):
             parts.append(renderer.delta(index, update.delta))
         if update.HasField("finished"):

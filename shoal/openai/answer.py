@@ -26,6 +26,9 @@ class Choice:
     def take(self, update: pb.SequenceUpdate) -> None:
         """Add what the update brings."""
         self.outcome.take(update)
+        if update.HasField("restarted"):
+            self._parts.clear()
+            self.logprobs.clear()
         if update.HasField("delta"):
             self._parts.append(update.delta.text)
             self.logprobs.extend(update.delta.logprobs)

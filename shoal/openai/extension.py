@@ -16,8 +16,13 @@ OBJECTIVES = ("latency", "edp", "energy")
 SLO_MISSES = ("best_effort", "refuse")
 DEVICE_CLASSES = ("arm_cpu", "x86_cpu", "gpu", "npu")
 _KNOWN = frozenset(
-    {"slo", "privacy", "class", "device", "priority", "objective", "on_slo_miss", "hedge_after"}
-)
+    {
+        "slo", "privacy", "class", "device", "priority", "objective", "on_slo_miss",
+        "hedge_after", "cascade",
+    }
+)  # fmt: skip
+_KNOWN_CASCADE = frozenset({"threshold", "delivery"})
+CASCADE_DELIVERIES = ("hold", "restart")
 _KNOWN_SLO = frozenset({"ttft_ms", "tpot_ms"})
 # An hour: no latency objective is longer.
 _MAX_SLO_MS = 3_600_000.0
@@ -38,6 +43,9 @@ class RoutingHints:
     objective: str = ""
     on_slo_miss: str = ""
     hedge_after: float | None = None
+    # Of a model that is a cascade; None and empty: as its policy says.
+    cascade_threshold: float | None = None
+    cascade_delivery: str = ""
 
 
 def parse_extension(body: Fields) -> RoutingHints:
@@ -56,6 +64,12 @@ def parse_extension(body: Fields) -> RoutingHints:
         _closed(slo, _KNOWN_SLO)
         ttft_ms = slo.number("ttft_ms", 0.001, _MAX_SLO_MS)
         tpot_ms = slo.number("tpot_ms", 0.001, _MAX_SLO_MS)
+    cascade = extension.nested("cascade")
+    threshold, delivery = None, ""
+    if cascade is not None:
+        _closed(cascade, _KNOWN_CASCADE)
+        threshold = cascade.number("threshold", 0.0, 1.0)
+        delivery = cascade.choice("delivery", CASCADE_DELIVERIES) or ""
     device = extension.text("device") or ""
     if len(device) > 128:
         raise invalid("shoal.device", "'shoal.device' is longer than 128 characters.")
@@ -69,6 +83,8 @@ def parse_extension(body: Fields) -> RoutingHints:
         objective=extension.choice("objective", OBJECTIVES) or "",
         on_slo_miss=extension.choice("on_slo_miss", SLO_MISSES) or "",
         hedge_after=extension.number("hedge_after", 0.0, _MAX_HEDGE_AFTER),
+        cascade_threshold=threshold,
+        cascade_delivery=delivery,
     )
 
 

@@ -22,6 +22,16 @@ class Costing(Protocol):
         """Tokens and money by tier, so far."""
         ...
 
+    @property
+    def joules(self) -> Mapping[str, float]:
+        """Energy by tier, where several worked and it is known."""
+        ...
+
+    @property
+    def cascade(self) -> Mapping[str, Any] | None:
+        """What a cascade decided and by which values; None: it was none."""
+        ...
+
 
 class Running(Protocol):
     """A generation as its outcome sees it."""
@@ -40,7 +50,9 @@ class Running(Protocol):
 class Outcome:
     """The placement and the measurements of one choice; grows with each update."""
 
-    __slots__ = ("finished", "placed", "privacy", "request_id", "tier", "uses")
+    __slots__ = (
+        "cascade", "finished", "joules", "placed", "privacy", "request_id", "tier", "uses",
+    )  # fmt: skip
 
     def __init__(self, request_id: str, tier: str, privacy: str = "") -> None:
         self.request_id = request_id
@@ -48,13 +60,19 @@ class Outcome:
         self.privacy = privacy
         # Of tiers that cost money; the edge's tokens come with its last update.
         self.uses: Mapping[str, TierUse] = {}
+        # By tier, where several worked; and what a cascade decided. None: it was none.
+        self.joules: Mapping[str, float] = {}
+        self.cascade: Mapping[str, Any] | None = None
         self.placed: pb.Placed | None = None
         self.finished: pb.Finished | None = None
 
     def follow(self, running: Running) -> None:
         """Note where it runs now, and what it has cost."""
+        account = running.account
         self.tier = running.tier
-        self.uses = running.account.uses
+        self.uses = account.uses
+        self.joules = account.joules
+        self.cascade = account.cascade
 
     @property
     def uses_by_tier(self) -> dict[str, TierUse]:
@@ -73,6 +91,19 @@ class Outcome:
             self.finished = update.finished
 
     @property
+    def mode(self) -> str:
+        """How tiers worked together."""
+        return "cascade" if self.cascade is not None else self.tier
+
+    @property
+    def joules_by_tier(self) -> dict[str, float]:
+        """Energy by tier, as far as it is known."""
+        known = dict(self.joules)
+        if not known and self.finished is not None and self.finished.timings.HasField("joules"):
+            known[self.tier] = self.finished.timings.joules
+        return {tier: round(value, 4) for tier, value in known.items()}
+
+    @property
     def finish_reason(self) -> str:
         """OpenAI's `finish_reason`."""
         reason = self.finished.reason if self.finished else pb.Finished.REASON_STOP
@@ -88,11 +119,13 @@ class Outcome:
         return {
             "request_id": self.request_id,
             "tier": self.tier,
-            "mode": self.tier,
+            "mode": self.mode,
             "privacy": self.privacy,
             "tokens_by_tier": tokens_by_tier(uses),
             "money_by_tier": money_by_tier(uses),
+            "joules_by_tier": self.joules_by_tier,
             "usage_flags": usage_flags(uses),
+            **({} if self.cascade is None else {"cascade": dict(self.cascade)}),
             "device": placed.device_name,
             "device_id": placed.device_id,
             "device_class": placed.device_class,

@@ -88,6 +88,20 @@ class StreamRenderer:
             f'"logprobs":{json.dumps(logprobs)},"finish_reason":null}}]{self._close}'
         )
 
+    def restart(self, index: int, restarted: pb.Restarted) -> str:
+        """The event that voids the choice's text so far; what follows is another answer."""
+        field = '"delta":{}' if self._chat else '"text":""'
+        told = {
+            "index": index,
+            "reason": restarted.reason,
+            "discarded_tokens": restarted.discarded_tokens,
+        }
+        self._offsets[index] = 0
+        return (
+            f'{self._open}"choices":[{{"index":{index},{field},"logprobs":null,'
+            f'"finish_reason":null}}],"shoal":{{"restart":{json.dumps(told)}}}{self._close}'
+        )
+
     def finish(self, index: int, outcomes: Sequence[Outcome]) -> str:
         """The choice's last chunk; the very last one carries `shoal` unless usage follows."""
         self._unfinished -= 1

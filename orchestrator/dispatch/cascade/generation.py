@@ -1,0 +1,281 @@
+"""One request through a cascade: the edge first, its answer held or shown, then maybe another."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from orchestrator.dispatch.backend import Account, Generation, has_output
+from orchestrator.dispatch.cascade.judging import Judge, Why
+from orchestrator.dispatch.cascade.legs import Leg
+from orchestrator.dispatch.cascade.policy import CascadePolicy, Target
+from shoal.crash import place_of
+from shoal.errors import Reason, ShoalError
+from shoal.http.generation import Mailbox, failed_update
+from shoal.v1 import inference_pb2 as pb
+
+_log = structlog.get_logger(__name__)
+
+Updates = Sequence[pb.SequenceUpdate]
+
+
+@dataclass(frozen=True, slots=True)
+class Starts:
+    """How the two who may answer are started; None: there is no such.
+
+    `again`: the edge once more, when it was stopped early and nobody else answered.
+    """
+
+    edge: Callable[[], Generation] | None
+    target: Callable[[], Generation] | None
+    again: Callable[[], Generation] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CascadeRun:
+    """What decides over one request, made before it starts."""
+
+    policy: CascadePolicy
+    request: pb.GenerateRequest
+    edge_model: str
+    target: Target | None
+    delivery: str
+    # Seconds; None: the client does not stream, so the whole answer is judged.
+    hold_s: float | None
+    # Whether the answer stands whatever its confidence, so nothing need be held.
+    shown_at_once: bool = False
+
+
+class CascadeGeneration:
+    """See `Generation`; what it decided is in `account.cascade`."""
+
+    def __init__(self, run: CascadeRun, judge: Judge, starts: Starts) -> None:
+        self.run = run
+        self.judge = judge
+        self.why: Why | None = None
+        self.escalated = False
+        self.edge: Leg | None = None
+        self.other: Leg | None = None
+        self.held_ms = 0.0
+        self._starts = starts
+        self._legs: list[Leg] = []
+        self._mailbox = Mailbox()
+        self._held: list[pb.SequenceUpdate] = []
+        self._shown = False
+        self._task = asyncio.create_task(self._run(), name=f"cascade {run.request.request_id}")
+
+    @property
+    def tier(self) -> str:
+        """Where the answer comes from, as far as that is known."""
+        return self._legs[-1].generation.tier if self._legs else "edge"
+
+    @property
+    def legs(self) -> Sequence[Leg]:
+        """Everybody who was asked, in that order."""
+        return self._legs
+
+    @property
+    def account(self) -> Account:
+        """See `Generation.account`; of all legs, with the cascade's own decision."""
+        account = Account()
+        for leg in self._legs:
+            leg.count_into(account)
+        account.cascade = self.told()
+        return account
+
+    def told(self) -> dict[str, object]:
+        """The decision with the values that made it, for answers and records."""
+        confidence, means = self.judge.confidence, self.judge.confidence.means
+        measured = confidence.num_tokens > 0
+        target = self.run.target
+        return {
+            "policy": self.run.policy.name,
+            "decision": "escalated" if self.escalated else "accepted",
+            "reason": self.why.value if self.why else "",
+            "confidence": round(confidence.score, 4) if measured else None,
+            "threshold": round(self.judge.bar.threshold, 4),
+            "measured_tokens": confidence.num_tokens,
+            "mean_logprob": round(means.logprob, 4) if measured else None,
+            "mean_entropy": round(means.entropy, 4) if measured else None,
+            "mean_margin": round(means.margin, 4) if measured else None,
+            "edge_model": self.run.edge_model,
+            "target_model": target.model if target else "",
+            "target_tier": target.tier if target else "",
+            "delivery": self.run.delivery,
+            "held_ms": round(self.held_ms, 1),
+        }
+
+    async def take(self) -> Updates:
+        """See `Generation.take`."""
+        return await self._mailbox.take()
+
+    def cancel(self) -> None:
+        """See `Generation.cancel`."""
+        self._task.cancel()
+        for leg in self._legs:
+            leg.generation.cancel()
+
+    async def _run(self) -> None:
+        try:
+            await self._answer()
+        except ShoalError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001 - a reader must not wait for ever; logged
+            _log.error("cascade_crashed", cause=place_of(error))
+            self._fail(ShoalError(Reason.INTERNAL, "The gateway failed on this request."))
+
+    def _fail(self, error: ShoalError) -> None:
+        self._mailbox.put(failed_update(self.run.request.request_id, error))
+
+    async def _answer(self) -> None:
+        if self._starts.edge is None:
+            self.why = Why.NO_EDGE
+            await self._escalate()
+            return
+        began_s = time.monotonic()
+        self.edge = leg = self._start(self._starts.edge)
+        self._shown = self.run.shown_at_once or self.run.delivery == "restart"
+        self.why = await self._judged(leg)
+        self.held_ms = (time.monotonic() - began_s) * 1000
+        if self.why in (Why.CONFIDENT, Why.NOT_MEASURED, Why.NO_TARGET):
+            self._release()
+            await self._relay(leg)
+        elif self._starts.target is not None and not leg.fault_of_the_request:
+            await self._escalate()
+        else:
+            self._release()  # the edge failed, and its failure is the last word
+
+    async def _judged(self, leg: Leg) -> Why:
+        """Follow the edge until it is plain whether its answer stands."""
+        hold_s = self.run.hold_s
+        until_s = None if hold_s is None else asyncio.get_running_loop().time() + hold_s
+        try:
+            async with asyncio.timeout_at(until_s):
+                while True:
+                    updates = await leg.take()
+                    verdict = self._weigh(leg, updates)
+                    self._pass_on(updates)
+                    if verdict is not None:
+                        return verdict
+        except TimeoutError:
+            return self._decided(leg)
+
+    def _weigh(self, leg: Leg, updates: Updates) -> Why | None:
+        """The verdict, if these updates bring it."""
+        if leg.failed is not None:
+            return Why.EDGE_FAILED
+        if self.run.shown_at_once:
+            # Nobody else could answer: it stands from its first word on.
+            for figures in leg.figures(updates):
+                self.judge.add(figures)
+            return Why.NO_TARGET if leg.finished is not None else None
+        for figures in leg.figures(updates):
+            self.judge.add(figures)
+            if self.judge.hopeless():
+                return Why.HOPELESS
+        held_enough = self.run.hold_s is not None and leg.num_tokens >= self.run.policy.hold_tokens
+        if leg.finished is not None or held_enough:
+            return self._decided(leg)
+        return None
+
+    def _decided(self, leg: Leg) -> Why:
+        if self.run.shown_at_once:
+            return Why.NO_TARGET
+        return self.judge.decide(leg.num_tokens)
+
+    def _pass_on(self, updates: Updates) -> None:
+        """To the client when the text is shown at once; else keep. Ends are always kept."""
+        for update in updates:
+            ends = update.HasField("finished") or update.HasField("failed")
+            if self._shown and not ends and not self._held:
+                self._mailbox.put(update)
+            else:
+                self._held.append(update)
+
+    def _release(self) -> None:
+        for update in self._held:
+            self._mailbox.put(update)
+        self._held.clear()
+
+    async def _relay(self, leg: Leg) -> None:
+        while not leg.ended:
+            for update in await leg.take():
+                self._mailbox.put(update)
+
+    async def _escalate(self) -> None:
+        """Somebody else answers; should nobody, what the edge had, or has in a second try."""
+        edge = self.edge
+        if edge is not None and not edge.ended:
+            edge.generation.cancel()
+        if self._starts.target is None:
+            raise ShoalError(
+                Reason.NO_DEVICE, "No device is ready for the cascade.", retry_after_ms=1_000
+            )
+        self.escalated = True
+        leg = self.other = self._start(self._starts.target)
+        updates = await self._first_output(leg)
+        if leg.failed is None or has_output(updates):
+            self._begin_anew(leg, updates)
+            await self._relay(leg)
+            return
+        _log.info("cascade_target_failed", code=leg.failed_code)
+        if edge is None or edge.failed is not None:
+            for update in updates:
+                self._mailbox.put(update)
+            return
+        self.escalated = False
+        self.why = Why.ESCALATION_FAILED
+        self._legs.remove(leg)
+        self._legs.insert(0, leg)
+        if edge.finished is not None:
+            self._release()
+            return
+        await self._edge_again(edge)
+
+    async def _edge_again(self, edge: Leg) -> None:
+        if self._starts.again is None:
+            raise ShoalError(Reason.INTERNAL, "The cascade cannot start its edge again.")
+        leg = self._start(self._starts.again)
+        updates = await self._first_output(leg)
+        self._begin_anew(leg, updates)
+        await self._relay(leg)
+
+    async def _first_output(self, leg: Leg) -> list[pb.SequenceUpdate]:
+        """All until the first output or the failure."""
+        updates: list[pb.SequenceUpdate] = []
+        while not (leg.ended or has_output(updates)):
+            updates.extend(await leg.take())
+        return updates
+
+    def _begin_anew(self, leg: Leg, updates: Updates) -> None:
+        """Another leg's text: in the place of what was held, or after saying so."""
+        self._held.clear()
+        edge = self.edge
+        if self._shown and edge is not None and edge.num_tokens:
+            restarted = pb.Restarted(
+                reason=self.why.value if self.why else "", discarded_tokens=edge.num_tokens
+            )
+            self._mailbox.put(
+                pb.SequenceUpdate(request_id=self.run.request.request_id, restarted=restarted)
+            )
+        for update in updates:
+            if update.HasField("placed"):
+                sure = self.judge.confidence
+                update.placed.reason = _handed_over(self.why, sure.score, self.judge.bar.threshold)
+                update.placed.attempt = len(self._legs)
+            self._mailbox.put(update)
+
+    def _start(self, start: Callable[[], Generation]) -> Leg:
+        leg = Leg(start())
+        self._legs.append(leg)
+        return leg
+
+
+def _handed_over(why: Why | None, score: float, threshold: float) -> str:
+    if why in (Why.LOW_CONFIDENCE, Why.HOPELESS):
+        return f"The edge's confidence {score:.2f} is below {threshold:.2f} ({why.value})."
+    return f"Handed over by the cascade ({why.value if why else 'unknown'})."

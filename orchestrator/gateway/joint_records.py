@@ -1,0 +1,79 @@
+"""Decision records of requests that several worked for: the hub's part and the gateway's as one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from orchestrator.dispatch.backend import Account, Try
+from orchestrator.fleet.view import DeviceId
+from orchestrator.routing.record import Actual, Attempt, DecisionRecord, Explained
+from shoal.openai.outcome import Outcome
+from shoal.openai.tier_use import money_by_tier, tokens_by_tier, usage_flags
+
+# What the legs of a cascade add to the request's id at the hub.
+LEG_SUFFIXES = (".edge", ".again", ".up")
+
+
+def explained(outcome: Outcome, account: Account, mode: str) -> Explained:
+    """Tiers, money, energy and the cascade's decision, as known at the end."""
+    uses = outcome.uses_by_tier
+    return Explained(
+        mode=mode,
+        privacy=outcome.privacy,
+        tokens_by_tier=tokens_by_tier(uses),
+        money_by_tier=money_by_tier(uses),
+        usage_flags=tuple(usage_flags(uses)),
+        joules_by_tier=outcome.joules_by_tier,
+        cascade=None if account.cascade is None else dict(account.cascade),
+    )
+
+
+def attempts_of(tries: Sequence[Try]) -> tuple[Attempt, ...]:
+    """Endpoints that were asked, as a record has them."""
+    return tuple(
+        Attempt(
+            DeviceId(f"cloud:{each.endpoint}"), each.endpoint, each.started_unix_ms, each.failed
+        )
+        for each in tries
+    )
+
+
+def joined(own: DecisionRecord, of_hub: Sequence[DecisionRecord]) -> DecisionRecord:
+    """The gateway's record with the devices' candidates and attempts, in order of time."""
+    attempts = [*own.attempts, *(each for record in of_hub for each in record.attempts)]
+    attempts.sort(key=lambda each: each.started_unix_ms)
+    decision = own.decision
+    first = next((record.decision for record in of_hub if record.decision.candidates), None)
+    if first is not None:
+        decision = replace(
+            decision,
+            candidates=first.candidates,
+            ranked=first.ranked,
+            class_order=first.class_order,
+            num_unlisted=first.num_unlisted,
+            decided_unix_ms=first.decided_unix_ms,
+        )
+    queue_ms = sum(record.queue_ms for record in of_hub)
+    return replace(own, decision=decision, attempts=tuple(attempts), queue_ms=queue_ms)
+
+
+def actual(outcome: Outcome) -> Actual | None:
+    """What was measured of the answer that the client got."""
+    finished = outcome.finished
+    if finished is None:
+        return None
+    timings = finished.timings
+    joules = timings.joules if timings.HasField("joules") else None
+    return Actual(
+        prompt_tokens=finished.usage.prompt_tokens,
+        completion_tokens=finished.usage.completion_tokens,
+        cached_tokens=finished.usage.cached_tokens,
+        queue_ms=timings.queue_ms,
+        ttft_ms=timings.ttft_ms,
+        tpot_ms=timings.tpot_ms,
+        joules=joules,
+        joules_estimated=timings.joules_estimated,
+        total_ms=timings.total_ms,
+        edp_js=None if joules is None else joules * timings.total_ms / 1000,
+    )
