@@ -51,6 +51,8 @@ class EngineConfig:
     measure: bool = True
     # None: every prompt is computed anew.
     prefix_cache: PrefixCacheConfig | None = PrefixCacheConfig()
+    # Folder of the device's key and certificate, shown to verifiers; None: it dials none.
+    identity_dir: Path | None = None
     # None: whoever started the process. A starter that may die at once names itself.
     parent_pid: int | None = None
     # Empty: the environment's, else info.

@@ -22,11 +22,12 @@ from orchestrator.request import Privacy
 from shoal.home import Home
 from shoal.onboarding.depot import make_depot
 from shoal.onboarding.sources import SourcesMissingError
-from shoal.wire import HUB_TLS_NAME
+from shoal.wire import CLOUD_TLS_NAME, HUB_TLS_NAME
 
 _log = structlog.get_logger(__name__)
 
 GATEWAY_ID = "gateway-1"
+CLOUD_ID = "cloud-1"
 _SALT_KEY_BYTES = 32
 _KV_KEY_BYTES = 32
 
@@ -53,11 +54,14 @@ def prepare_identity(home: Home, num_hubs: int = 1) -> FleetSecrets:
     services = (
         *((home.hub_dir / each, f"hub:{each}", (HUB_TLS_NAME,)) for each in hub_ids(num_hubs)),
         (home.gateway_dir, f"gateway:{GATEWAY_ID}", ()),
+        (home.path / "cloud", f"cloud:{CLOUD_ID}", (CLOUD_TLS_NAME,)),
     )
     for folder, common_name, dns_names in services:
         key_pem, cert_pem = authority.issue_service(common_name, dns_names)
         write_private(folder / "tls.key", key_pem.encode())
         write_private(folder / "tls.crt", cert_pem.encode())
+    # A cloud node gets its folder whole, on whatever machine it runs.
+    write_private(home.path / "cloud" / "ca.crt", authority.ca_pem.encode())
     salt_key = home.path / "keys" / "salt.key"
     create_private(salt_key, secrets.token_bytes(_SALT_KEY_BYTES))
     create_private(home.kv_key_file, secrets.token_bytes(_KV_KEY_BYTES))

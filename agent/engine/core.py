@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from agent.engine.lending import Lending
 from agent.engine.meter import Clocks, ServiceTime, SpeedMeter
 from agent.engine.output import FinishReason, Load, SampledToken, Update, joined
 from agent.engine.preemption import PROGRESS_TOKENS, Parking
@@ -32,6 +33,7 @@ class EngineCore:
         self._clocks = clocks
         self._prefixes = prefixes
         self._prefill_tokens_per_s = prefill_tokens_per_s
+        self.lending = Lending(runner, scheduler)
         self._updates: list[Update] = []
         # How many of them are text of running streams and may wait for more.
         self._num_patient = 0
@@ -139,10 +141,11 @@ class EngineCore:
         now_s = self._clocks.monotonic()
         running, waiting = self._scheduler.running, self._scheduler.waiting
         counters: dict[str, float] = {**self._counters, "compute_seconds": self._compute_s}
+        counters["compute_seconds"] += self.lending.compute_s
         if self._prefixes is not None:
             counters.update(self._prefixes.counters())
         return Load(
-            running=len(running),
+            running=len(running) + self._scheduler.num_lent,
             waiting=len(waiting),
             waiting_prefill_tokens=sum(s.remaining_prefill for s in (*running, *waiting)),
             slots=self._runner.slots,

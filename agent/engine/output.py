@@ -69,6 +69,21 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculated:
+    """How a drafted sequence came about; see inference.proto."""
+
+    mode: str
+    rounds: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    tokens_by_tier: Mapping[str, int] = field(default_factory=dict)
+    target_passes: int = 0
+    fallback: str = ""
+    round_trip_ms: float = 0.0
+    because: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The end of a request, with its usage."""
 
@@ -77,6 +92,8 @@ class Finished:
     completion_tokens: int
     cached_tokens_by_tier: Mapping[str, int]
     timings: Timings
+    # How it was made when a larger model verified it, or was to.
+    speculated: Speculated | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class Scheduler:
         self._max_waiting = max_waiting
         # Lowest first: neighbouring slots are decoded in one piece (see DecodeStep).
         self._free_slots = list(range(slots))
+        # Slots of sequences that others compute: drafted or verified ones.
+        self._lent: set[int] = set()
         self._sequences: dict[RequestKey, Sequence] = {}
         # ((-priority, 0 if parked else 1, arrival number), sequence), next to run first.
         self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
@@ -67,6 +69,11 @@ class Scheduler:
     def num_waiting(self) -> int:
         """Sequences without a slot."""
         return len(self._waiting)
+
+    @property
+    def num_lent(self) -> int:
+        """Slots that `lend_slot` gave out."""
+        return len(self._lent)
 
     @property
     def running(self) -> tuple[Sequence, ...]:
@@ -198,10 +205,23 @@ class Scheduler:
         self._chunks_since_decode = 0
         return DecodeStep(tuple(sorted(decoding, key=_slot_order))) if decoding else None
 
+    def lend_slot(self) -> int | None:
+        """A slot for a sequence that the queue knows nothing of; None while all are taken."""
+        if not self._free_slots:
+            return None
+        slot = heapq.heappop(self._free_slots)
+        self._lent.add(slot)
+        return slot
+
+    def take_back(self, slot: int) -> None:
+        """The lent slot is free again."""
+        self._lent.remove(slot)
+        heapq.heappush(self._free_slots, slot)
+
     def check_integrity(self) -> None:
         """Raise AssertionError when slots, queue and index disagree; for tests."""
         held = [s.slot for s in (*self._running, *self._leaving) if s.slot is not None]
-        if sorted([*self._free_slots, *held]) != list(range(self._slots)):
+        if sorted([*self._free_slots, *self._lent, *held]) != list(range(self._slots)):
             raise AssertionError(f"slots leak: free {self._free_slots}, held {held}")
         known = {s.request.key for s in (*self.running, *self.waiting)}
         if known != set(self._sequences) or len(known) != len(self._running) + len(self._waiting):

@@ -44,6 +44,11 @@ class Batch:
         self._wants[count - 1] = want_logits
         self.native.n_tokens = count
 
+    def fill_rows(self, slot: int, tokens: Sequence[int], position: int) -> None:
+        """Consecutive tokens of one sequence, logits for each."""
+        self.fill_chunk(slot, tokens, position, want_logits=True)
+        self._wants[: len(tokens)] = 1
+
     def fill_decode(self, items: Sequence[DecodeItem]) -> None:
         """One token of each sequence, each with logits."""
         count = len(items)

@@ -219,6 +219,15 @@ class LlamaRunner:
         self._compute()
         return self.logits(len(batch))
 
+    def compute_rows(self, slot: int, tokens: Sequence[int], position: int) -> NDArray[np.float32]:
+        """Put consecutive tokens into the KV from `position` on; a view of the logits of each.
+
+        At most BLOCK_TOKENS of them.
+        """
+        self._batch.fill_rows(slot, tokens, position)
+        self._compute()
+        return self.logits(len(tokens))
+
     def _decode_together(self, batch: Sequence[DecodeItem]) -> list[SampledToken]:
         self._batch.fill_decode(batch)
         self._compute()

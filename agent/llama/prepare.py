@@ -61,7 +61,7 @@ class RequestPreparer:
                 param="model",
             )
         check_stops(request.stop)
-        sampling = self._sampling(request)
+        sampling = self.sampling(request)
         param = "messages" if request.WhichOneof("prompt") == "chat" else "prompt"
         prompt = await self._tokens(request)
         if not prompt:
@@ -143,7 +143,8 @@ class RequestPreparer:
         if fewest > context:
             raise _overflow(param, context, f"the prompt has at least {fewest} tokens")
 
-    def _sampling(self, request: pb.GenerateRequest) -> SamplingParams:
+    def sampling(self, request: pb.GenerateRequest) -> SamplingParams:
+        """The validated sampling of a request. Raises ShoalError naming the parameter."""
         wire = request.sampling
         values: dict[str, Any] = {
             field.name: value for field, value in wire.ListFields() if field.name != "logit_bias"

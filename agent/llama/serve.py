@@ -28,11 +28,15 @@ from agent.llama.assembly import Assembly
 from agent.llama.library import EXIT_FATAL, EXIT_MODEL_UNUSABLE, fatal
 from agent.llama.loop import EngineLoop, LoopListener
 from agent.llama.model import ModelUnusableError
+from agent.llama.owner import Owner
 from agent.llama.report import loading_report
 from agent.llama.service import EngineService
+from agent.llama.speculating import Speculator
+from agent.llama.verifier_link import VerifierLinks
+from agent.llama.verify_service import VerifyService
 from shoal.logs import set_up_logs
 from shoal.model_names import catalogue_name
-from shoal.v1 import engine_pb2_grpc, inference_pb2_grpc
+from shoal.v1 import engine_pb2_grpc, inference_pb2_grpc, verify_pb2_grpc
 from shoal.wire import SERVER_OPTIONS
 
 log = structlog.get_logger()
@@ -62,6 +66,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         help="batch even where a sequence's output then depends on the others",
     )
     _add_cache_arguments(parser)
+    parser.add_argument("--identity", type=Path, help="folder of the certificate for verifiers")
     parser.add_argument("--parent", type=int, help="process to end with; default: the starter")
     parser.add_argument("--log-level", default="")
     options = parser.parse_args(arguments)
@@ -83,6 +88,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         require_batch_invariance=not options.allow_batch_variance,
         measure=not options.no_measure,
         prefix_cache=_cache_config(options),
+        identity_dir=options.identity,
         parent_pid=options.parent,
         log_level=options.log_level,
     )
@@ -143,17 +149,26 @@ async def serve(config: EngineConfig, parent: int) -> None:
             on_failure=on_failure,
         ),
     )
-    server = await _listen(config.socket_path, service)
+    verifier = VerifyService()
+    links = VerifierLinks(config.identity_dir)
+    server = await _listen(config.socket_path, service, verifier)
     loop.start()
     await _load(config, loop, stop)
     if not stop.is_set():
         template = await assembly.start_template()
-        service.set_ready(assembly.report(), loop, assembly.preparer(template))
+        report, preparer, owner = assembly.report(), assembly.preparer(template), Owner(loop)
+        service.set_ready(report, loop, preparer)
+        service.speculator = Speculator(
+            owner, assembly.runner, links, lambda updates: service.deliver(updates, None)
+        )
+        rate = report.decode_tokens_per_s
+        verifier.set_ready(owner, assembly.runner, preparer, 1e3 / rate if rate else 0.0)
         log.info("engine_ready", model=config.model_name, socket=str(config.socket_path))
     while not stop.is_set() and os.getppid() == parent:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), _PARENT_CHECK_S)
     await server.stop(0.2)
+    await links.close()
     await assembly.close_template()
     await asyncio.to_thread(config.socket_path.unlink, missing_ok=True)
     if failure:
@@ -172,11 +187,12 @@ def _hand_over(
         events.call_soon_threadsafe(service.deliver, updates, load)
 
 
-async def _listen(path: Path, service: EngineService) -> grpc.aio.Server:
+async def _listen(path: Path, service: EngineService, verifier: VerifyService) -> grpc.aio.Server:
     await asyncio.to_thread(path.unlink, missing_ok=True)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     inference_pb2_grpc.add_InferenceServicer_to_server(service, server)  # type: ignore[no-untyped-call]
     engine_pb2_grpc.add_EngineControlServicer_to_server(service, server)  # type: ignore[no-untyped-call]
+    verify_pb2_grpc.add_VerifierServicer_to_server(verifier, server)  # type: ignore[no-untyped-call]
     server.add_insecure_port(f"unix:{path}")
     await server.start()
     return server

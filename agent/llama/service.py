@@ -13,6 +13,7 @@ from agent.engine.output import Load, Update
 from agent.engine.request import RequestKey
 from agent.llama.loop import EngineLoop
 from agent.llama.prepare import RequestPreparer
+from agent.llama.speculating import Order, Speculator
 from agent.llama.wire import load_to_wire, update_to_wire
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import engine_pb2, engine_pb2_grpc
@@ -66,6 +67,8 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
         self.report = report
         self._loop: EngineLoop | None = None
         self._preparer: RequestPreparer | None = None
+        # Set once the model is loaded: requests that a verifier is named for go there.
+        self.speculator: Speculator | None = None
         self._sessions: dict[int, _Session] = {}
         self._session_ids = itertools.count(1)
         self._last_load = pb.EngineLoad()
@@ -151,7 +154,11 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
             internal = ShoalError(Reason.INTERNAL, "the request could not be prepared")
             self._refuse(session, request.request_id, internal)
         else:
-            if not session.closed:
+            if session.closed:
+                return
+            if request.HasField("speculation") and self.speculator is not None:
+                self.speculator.start(Order(prepared, request))
+            else:
                 self._loop.post(lambda core: core.submit(prepared))
 
     @staticmethod
@@ -165,6 +172,8 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
             preparing.cancel()
         if self._loop is not None:
             key = RequestKey(session.session_id, request_id)
+            if self.speculator is not None:
+                self.speculator.cancel(key)
             self._loop.post(lambda core: core.cancel(key))
 
     def _drop(self, session: _Session) -> None:
@@ -172,6 +181,8 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
         self._sessions.pop(session.session_id, None)
         for task in session.preparing.values():
             task.cancel()
+        if self.speculator is not None:
+            self.speculator.cancel_session(session.session_id)
         if self._loop is not None:
             self._loop.post(lambda core: core.cancel_session(session.session_id))
 

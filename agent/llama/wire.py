@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 
-from agent.engine.output import Finished, FinishReason, Load, SampledToken, Update
+from agent.engine.output import Finished, FinishReason, Load, SampledToken, Speculated, Update
 from shoal.v1 import inference_pb2 as pb
 
 _REASONS = {
@@ -24,7 +25,7 @@ def update_to_wire(update: Update, piece: Callable[[int], bytes]) -> pb.Sequence
         message.delta.tokens.extend([sampled.token for sampled in update.tokens])
         for sampled in update.tokens:
             if sampled.logprob is not None:
-                message.delta.logprobs.append(_logprob(sampled, piece))
+                message.delta.logprobs.append(logprob_to_wire(sampled, piece))
             if sampled.confidence is not None:
                 message.delta.confidence.logprob.append(sampled.confidence.logprob)
                 message.delta.confidence.entropy.append(sampled.confidence.entropy)
@@ -36,7 +37,8 @@ def update_to_wire(update: Update, piece: Callable[[int], bytes]) -> pb.Sequence
     return message
 
 
-def _logprob(sampled: SampledToken, piece: Callable[[int], bytes]) -> pb.TokenLogprob:
+def logprob_to_wire(sampled: SampledToken, piece: Callable[[int], bytes]) -> pb.TokenLogprob:
+    """A token's log-probability, for tokens that have one."""
     if sampled.logprob is None:
         raise AssertionError("called for tokens with log-probabilities only")
     return pb.TokenLogprob(
@@ -71,7 +73,12 @@ def _finished(finished: Finished) -> pb.Finished:
             compute_ms=timings.compute_ms,
             busy_ms=timings.busy_ms,
         ),
+        speculated=_speculated(finished.speculated),
     )
+
+
+def _speculated(value: Speculated | None) -> pb.Speculated | None:
+    return None if value is None else pb.Speculated(**asdict(value))
 
 
 def load_to_wire(load: Load, model: str) -> pb.EngineLoad:

@@ -29,6 +29,8 @@ class EngineSpec:
     # Folder for KV blocks of all models, and the file with the way to shared ones.
     kv_dir: Path | None = None
     kv_shared: Path | None = None
+    # Folder of the device's certificate, which verifiers want to see.
+    identity_dir: Path | None = None
     extra_arguments: tuple[str, ...] = ()
     measure: bool = True
     # `--companion`'s argument: another server serves the model, and there is no file.
@@ -49,6 +51,7 @@ def engine_command(spec: EngineSpec) -> list[str]:
         ("--threads", spec.threads),
         ("--kv-dir", spec.kv_dir),
         ("--kv-shared", spec.kv_shared),
+        ("--identity", spec.identity_dir),
     ):
         if value is not None:
             command += [option, str(value)]

@@ -25,13 +25,14 @@ from orchestrator.dispatch.endpoint import (
     Timeouts,
 )
 from orchestrator.dispatch.prices import Price
+from orchestrator.dispatch.speculative_models import DraftedModel, drafted_models
 from orchestrator.request import Privacy
 
 _Limits = TypeVar("_Limits")
 
 DETECTORS = ("presidio",)
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_TOP = {"endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade"}
+_TOP = {"endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade", "drafted"}
 _ENDPOINT = {
     "name", "url", "key", "key_file", "key_env", "model", "priority", "weight", "timeouts",
     "breaker", "ca_file", "max_connections",
@@ -65,9 +66,11 @@ def load_cloud_config(path: Path) -> CloudConfig:
 
 
 def _config(data: object, folder: Path) -> CloudConfig:
-    rows = data.get("endpoint") if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(rows, list) or not rows:
-        raise CloudConfigError("needs at least one [[endpoint]].")
+    rows = data.get("endpoint", []) if isinstance(data, dict) else None
+    if not isinstance(data, dict) or not isinstance(rows, list):
+        raise CloudConfigError("needs at least one [[endpoint]] or [[drafted]].")
+    if not rows and not data.get("drafted"):
+        raise CloudConfigError("needs at least one [[endpoint]] or [[drafted]].")
     _known(data, _TOP, "the file")
     endpoints = tuple(_endpoint(_table(row, "endpoint"), folder) for row in rows)
     names = [endpoint.name for endpoint in endpoints]
@@ -82,6 +85,7 @@ def _config(data: object, folder: Path) -> CloudConfig:
         retry=_limits(RetryLimits, data.get("retry", {}), "retry"),
         detector=_detector(_table(data.get("privacy", {}), "privacy")),
         default_max_tokens=int(_number(data, "default_max_tokens", 4_096)),
+        drafted=_drafted(data.get("drafted", [])),
         cascades=_cascades(data.get("cascade", [])),
     )
 
@@ -89,6 +93,13 @@ def _config(data: object, folder: Path) -> CloudConfig:
 def _cascades(rows: object) -> tuple[CascadePolicy, ...]:
     try:
         return cascade_policies(rows)
+    except ValueError as error:
+        raise CloudConfigError(str(error)) from error
+
+
+def _drafted(rows: object) -> tuple[DraftedModel, ...]:
+    try:
+        return drafted_models(rows)
     except ValueError as error:
         raise CloudConfigError(str(error)) from error
 

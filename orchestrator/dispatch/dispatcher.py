@@ -10,6 +10,8 @@ from orchestrator.dispatch.cloud import CloudBackend
 from orchestrator.dispatch.edge import EdgeBackend
 from orchestrator.dispatch.plan import ModelPresence, TierPlan, plan_tiers
 from orchestrator.dispatch.ruling import Ruling
+from orchestrator.dispatch.speculative import DraftedGeneration, by_name
+from orchestrator.dispatch.speculative_models import DraftedModel
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import inference_pb2 as pb
 
@@ -37,9 +39,12 @@ Start = Callable[[], Generation]
 class Dispatcher:
     """Knows both tiers; starts each request on the one its plan names first."""
 
-    def __init__(self, edge: EdgeBackend, cloud: CloudBackend) -> None:
+    def __init__(
+        self, edge: EdgeBackend, cloud: CloudBackend, drafted: Sequence[DraftedModel] = ()
+    ) -> None:
         self.edge = edge
         self.cloud = cloud
+        self.drafted = by_name(drafted)
 
     def presence(self, model: str) -> ModelPresence:
         """What hubs and cloud configuration say of a model now."""
@@ -75,6 +80,14 @@ class Dispatcher:
 
     def start(self, request: pb.GenerateRequest, ruling: Ruling) -> Generation:
         """Begin; `ruling` is that of `rule`. Raises `ShoalError` when no tier is allowed."""
+        drafted = self.drafted.get(request.model)
+        if drafted is not None and ruling.may_leave:
+            starts: list[Start] = [
+                partial(DraftedGeneration, self.edge, self.cloud.gate, request, drafted)
+            ]
+            if request.model in self.cloud.routes:
+                starts.append(partial(self.cloud.start, request, patient=True))
+            return TieredGeneration(starts, request, f"Devices draft it with '{drafted.draft}'.")
         plan = self.plan(request, ruling)
         starts = [self._start(tier, request, is_last=tier == plan.tiers[-1]) for tier in plan.tiers]
         return TieredGeneration(starts, request, plan.reason)

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.dispatch.breaker import BreakerLimits
 from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.prices import Price
+from orchestrator.dispatch.speculative_models import DraftedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,4 +102,6 @@ class CloudConfig:
     detector: DetectorSettings = field(default_factory=DetectorSettings)
     # What an answer may have when its request gives no `max_tokens` and its tenant a budget.
     default_max_tokens: int = 4_096
+    # Models that devices draft for a cloud node.
+    drafted: tuple[DraftedModel, ...] = ()
     cascades: tuple[CascadePolicy, ...] = ()

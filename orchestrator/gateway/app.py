@@ -97,7 +97,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
     screen = make_screen(config.cloud.detector)
     gate = OutboundGate(tenants, screen)
     cloud = CloudBackend(config.cloud, gate, Spending(tenants, config.cloud))
-    dispatcher = Dispatcher(edge, cloud)
+    dispatcher = Dispatcher(edge, cloud, config.cloud.drafted)
     cascades = Cascades(config.cloud.cascades, dispatcher, CascadeStore(state))
     keys = KeyStore(state)
     decisions = DecisionStore(state)

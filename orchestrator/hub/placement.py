@@ -225,7 +225,9 @@ class Placement:
             if active.reservation is not None:
                 self._views.end_prefill(active.reservation)
         if update.HasField("finished"):
-            self._router.observe(convert.outcome(active, update.finished))
+            # A verifier's pace says nothing of the device's own.
+            if not update.finished.HasField("speculated"):
+                self._router.observe(convert.outcome(active, update.finished))
             self._end(active, "finished", convert.actual(update.finished))
         return True
 

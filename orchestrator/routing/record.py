@@ -44,6 +44,8 @@ class Actual:
     joules_estimated: bool = True
     total_ms: float = 0.0
     edp_js: float | None = None
+    # How it was drafted and verified (shoal.openai.speculative); None: it was not.
+    speculative: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)

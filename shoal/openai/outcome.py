@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from shoal.openai.speculative import speculative_fields
 from shoal.openai.tier_use import TierUse, money_by_tier, tokens_by_tier, usage_flags
 from shoal.v1 import inference_pb2 as pb
 
@@ -125,6 +126,7 @@ class Outcome:
             "money_by_tier": money_by_tier(uses),
             "joules_by_tier": self.joules_by_tier,
             "usage_flags": usage_flags(uses),
+            **speculative_fields(finished),
             **({} if self.cascade is None else {"cascade": dict(self.cascade)}),
             "device": placed.device_name,
             "device_id": placed.device_id,

@@ -60,6 +60,10 @@ KNOWN_CALLS = {
     ("agent/rpc/model_files.py", "httpx.AsyncClient"): SETUP,
     ("agent/rpc/path.py", "asyncio.open_connection"): f"{FLEET}: is the port there; sends nothing",
     ("agent/rpc/tls.py", "grpc.aio.secure_channel"): FLEET,
+    ("agent/llama/verifier_link.py", "grpc.aio.secure_channel"): (
+        "gated: a verifier's address comes from an OutboundPass only; mutual TLS"
+    ),
+    ("cloud/app.py", "grpc.aio.insecure_channel"): f"{LOCAL}: the node's own engine",
     ("orchestrator/actors/config.py", "socket.socket"): f"{LOCAL}: is a port free",
     ("orchestrator/app.py", "httpx.Client"): f"{GATEWAY}: is it ready",
     ("orchestrator/dispatch/hub_link.py", "grpc.aio.secure_channel"): FLEET,
@@ -92,6 +96,7 @@ KNOWN_IMPORTS = {
     ("agent/llama/serve.py", "grpc"): f"{LOCAL}: serves",
     ("agent/companion/serve.py", "grpc"): f"{LOCAL}: serves",
     ("agent/rpc/engine_host.py", "grpc"): LOCAL,
+    ("cloud/relay.py", "grpc"): f"{LOCAL}: the node's own engine; serves",
     ("agent/rpc/enrol.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
     ("agent/rpc/link.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
     ("agent/rpc/membership.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",

@@ -123,6 +123,7 @@ def main() -> None:
     parser.add_argument("--no-measure", action="store_true")
     parser.add_argument("--kv-dir")
     parser.add_argument("--kv-shared")
+    parser.add_argument("--identity")
     options = parser.parse_args()
     if b"broken" in options.model.read_bytes():
         sys.exit("cannot load: not a GGUF file")
