@@ -93,6 +93,8 @@ KNOWN_CALLS = {
 KNOWN_IMPORTS = {
     ("agent/hardware/report.py", "socket"): "the machine's name",
     ("agent/session/config.py", "socket"): "the machine's name",
+    ("agent/kv/block_read.py", "redis"): "reads the answer on the cache tier's own connection",
+    ("agent/calibration/trial.py", "grpc"): f"{LOCAL}: the errors of an engine on trial",
     ("agent/llama/serve.py", "grpc"): f"{LOCAL}: serves",
     ("agent/companion/serve.py", "grpc"): f"{LOCAL}: serves",
     ("agent/rpc/engine_host.py", "grpc"): LOCAL,
