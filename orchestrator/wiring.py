@@ -57,6 +57,7 @@ def gateway_config(
         salt_key=secrets.salt_key,
         num_gateways=arguments.gateways,
         depot_dir=setup.prepare_depot(home, url),
+        models_dir=home.models_dir,
         cloud=cloud,
     )
 

@@ -153,6 +153,11 @@ def api_key_from_environment() -> str | None:
     return os.environ.get("SHOAL_API_KEY") or None
 
 
+def model_hub_from_environment() -> str:
+    """`HF_ENDPOINT`, as Hugging Face's own tools read it, else their public hub."""
+    return os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+
+
 def log_level_from_environment() -> str:
     """`SHOAL_LOG_LEVEL`; empty when it is not set."""
     return os.environ.get("SHOAL_LOG_LEVEL", "")

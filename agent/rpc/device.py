@@ -19,6 +19,7 @@ from agent.rpc.bridge import Bridge
 from agent.rpc.charging import Charging
 from agent.rpc.engines import Companion, Engines, EngineSettings
 from agent.rpc.extension import Extension
+from agent.rpc.hub_files import HubFiles
 from agent.rpc.link import LinkEvents, LinkStream
 from agent.rpc.local import LocalRequests, placed_here
 from agent.rpc.membership import Membership
@@ -64,7 +65,8 @@ class Device:
         self._membership = parts.membership
         self._connection = conn.Connection(parts.backoff, now=now)
         self._ledger = RequestLedger()
-        self._engines = Engines(parts.engines, self)
+        hub_files = HubFiles(lambda: parts.membership.identity)
+        self._engines = Engines(parts.engines, self, hub_files)
         estimated_w = parts.capabilities.tdp_w if parts.capabilities.HasField("tdp_w") else None
         self._charging = Charging(
             EnergyAccount(parts.meters, estimated_w), asyncio.get_running_loop().time

@@ -73,6 +73,10 @@ class EngineHost:
         report.CopyFrom(self._described)
         report.state = convert.model_state(self._machine.state)
         report.failure = self._machine.failure
+        if report.failure:
+            report.failure_kind = engine_pb2.FAILURE_KIND_ENGINE
+        if self.spec.sha256:
+            report.deployed, report.file_sha256 = True, self.spec.sha256
         return report
 
     @property

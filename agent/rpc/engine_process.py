@@ -33,6 +33,8 @@ class EngineSpec:
     identity_dir: Path | None = None
     extra_arguments: tuple[str, ...] = ()
     measure: bool = True
+    # Hex hash of a file that the hub ordered; empty: the owner's own.
+    sha256: str = ""
     # `--companion`'s argument: another server serves the model, and there is no file.
     companion: str = ""
     # It may be started, or come back, at any time: never given up.

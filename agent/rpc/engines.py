@@ -10,13 +10,20 @@ from pathlib import Path
 
 import structlog
 
+from agent.models.shelf import Shelf
 from agent.rpc.engine_host import EngineHost, EngineListener
 from agent.rpc.engine_process import EngineSpec
-from agent.rpc.model_files import DownloadError, download
+from agent.rpc.hub_files import HubFiles
+from shoal.gguf import GgufError
+from shoal.gguf_facts import scan
+from shoal.model_fetch import DiskFullError, DownloadError, download, file_sha256
 from shoal.v1 import device_pb2, engine_pb2
 from shoal.v1 import inference_pb2 as pb
 
 log = structlog.get_logger()
+
+# While a file is fetched.
+_TELL_EVERY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +50,13 @@ class EngineSettings:
 class Engines:
     """Starts, finds and ends engines; the only place that changes the set of models."""
 
-    def __init__(self, settings: EngineSettings, listener: EngineListener) -> None:
+    def __init__(
+        self, settings: EngineSettings, listener: EngineListener, hub_files: HubFiles
+    ) -> None:
         self._settings = settings
         self._listener = listener
+        self._hub_files = hub_files
+        self._shelf = Shelf(settings.models_dir)
         self._hosts: dict[str, EngineHost] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
         self._not_fetched: dict[str, engine_pb2.ModelReport] = {}
@@ -102,8 +113,10 @@ class Engines:
         """Fetch a model and serve it; what becomes of it is reported as it happens."""
         host = self._hosts.get(order.name)
         if host is not None and not host.failure:
-            self._listener.engine_changed(host.report)
-            return
+            same = host.spec.sha256 == order.sha256.lower()
+            if same or not host.spec.sha256:  # what the owner started is not replaced
+                self._listener.engine_changed(host.report)
+                return
         if order.name in self._fetching:
             return
         task = asyncio.create_task(self._fetch_and_start(order))
@@ -134,26 +147,78 @@ class Engines:
         await asyncio.gather(*(host.stop() for host in self._hosts.values()), *self._closing)
 
     async def _fetch_and_start(self, order: device_pb2.LoadModel) -> None:
-        name = order.name
-        target = self._settings.models_dir / f"{order.sha256[:16].lower()}.gguf"
-        self._note(name, engine_pb2.MODEL_STATE_LOADING)
+        name, kind = order.name, engine_pb2.FAILURE_KIND_FETCH
+        self._note(order, engine_pb2.ModelReport(state=engine_pb2.MODEL_STATE_LOADING))
         try:
             if not _is_plain(order):
-                raise DownloadError("LoadModel needs a name, an http(s) URL and a SHA-256")
-            await download(order.url, order.sha256, target)
-        except DownloadError as error:
+                raise DownloadError("LoadModel needs a name, an http(s) URL or none, and a SHA-256")
+            file = await self._fetch(order)
+            kind = engine_pb2.FAILURE_KIND_FILE
+            await asyncio.to_thread(scan, file)
+        except (DownloadError, GgufError, OSError) as error:
+            if isinstance(error, DiskFullError):
+                kind = engine_pb2.FAILURE_KIND_DISK
             log.warning("model_not_fetched", model=name, why=str(error))
-            self._note(name, engine_pb2.MODEL_STATE_FAILED, str(error))
+            failed = engine_pb2.MODEL_STATE_FAILED
+            self._note(
+                order,
+                engine_pb2.ModelReport(state=failed, failure=str(error), failure_kind=kind),
+            )
             return
         self._not_fetched.pop(name, None)
         old = self._hosts.pop(name, None)
         if old is not None:
             await old.stop()
-        self.start(name, target)
+        defaults = self._settings.defaults
+        self._start(
+            dataclasses.replace(
+                defaults,
+                name=name,
+                file=file,
+                sha256=order.sha256.lower(),
+                slots=order.slots or defaults.slots,
+                context_tokens=order.context_tokens or defaults.context_tokens,
+            )
+        )
 
-    def _note(self, name: str, state: engine_pb2.ModelState, failure: str = "") -> None:
-        report = engine_pb2.ModelReport(name=name, state=state, failure=failure)
-        self._not_fetched[name] = report
+    async def _fetch(self, order: device_pb2.LoadModel) -> Path:
+        """The ordered file, fetched unless it is here. Raises DownloadError, OSError."""
+        target = self._shelf.place(order.sha256.lower(), order.file)
+        if await asyncio.to_thread(file_sha256, target) != order.sha256.lower():
+            in_use = [host.spec.file for host in self._hosts.values()]
+            removed = await asyncio.to_thread(
+                self._shelf.make_room, order.size_bytes, [*in_use, target]
+            )
+            if removed:
+                log.info("model_files_removed", num=len(removed), why="room for another")
+            told_s = 0.0
+
+            def tell(done_bytes: int, total_bytes: int) -> None:
+                nonlocal told_s
+                now_s = asyncio.get_running_loop().time()
+                if now_s - told_s >= _TELL_EVERY_S:
+                    told_s = now_s
+                    loading = engine_pb2.MODEL_STATE_LOADING
+                    self._note(
+                        order,
+                        engine_pb2.ModelReport(
+                            state=loading, fetched_bytes=done_bytes, file_bytes=total_bytes
+                        ),
+                    )
+
+            if order.url:
+                await download(order.url, order.sha256, target, tell)
+            else:
+                await self._hub_files.fetch(order, target, tell)
+        await asyncio.to_thread(self._shelf.touch, target)
+        return target
+
+    def _note(self, order: device_pb2.LoadModel, report: engine_pb2.ModelReport) -> None:
+        report.name = order.name
+        report.file = order.file
+        report.file_sha256 = order.sha256.lower()
+        report.deployed = True
+        self._not_fetched[order.name] = report
         self._listener.engine_changed(report)
 
 
@@ -161,4 +226,5 @@ def _is_plain(order: device_pb2.LoadModel) -> bool:
     """True when the order is complete; the hash also becomes part of a file name."""
     sha256 = order.sha256.lower()
     hexadecimal = len(sha256) == 64 and all(digit in "0123456789abcdef" for digit in sha256)
-    return bool(order.name) and hexadecimal and order.url.startswith(("http://", "https://"))
+    plain_url = not order.url or order.url.startswith(("http://", "https://"))
+    return bool(order.name) and hexadecimal and plain_url

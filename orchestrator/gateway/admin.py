@@ -16,6 +16,7 @@ from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.gateway.auth import Authenticator
+from orchestrator.gateway.catalogue import Catalogue
 from orchestrator.gateway.devices import change_device, drain_device, list_devices, remove_device
 from orchestrator.gateway.local_served import add_local_served
 from orchestrator.gateway.models import list_models
@@ -53,6 +54,7 @@ class AdminParts:
     tokens: TokenStore
     decisions: DecisionStore
     local_served: LocalServedStore
+    catalogue: Catalogue
     started_unix_s: int
     # For the lines that make a device a member; no hash: no script is served.
     gateway_url: str
@@ -79,6 +81,47 @@ class Admin:
             self._route("/shoal/v1/tokens", self.create_token, "POST"),
             self._route("/shoal/v1/decisions", self.decisions, "GET"),
             self._route("/shoal/v1/decisions/{request_id}", self.decision, "GET"),
+            *self._model_routes(),
+        ]
+
+    def _model_routes(self) -> list[Route]:
+        models = self._parts.catalogue
+
+        async def body(request: Request) -> Mapping[str, Any]:
+            text = await read_body(request)
+            return parse_body(text) if text.strip() else {}
+
+        async def label(request: Request) -> Mapping[str, Any]:
+            known = await list_devices(self._parts.dispatcher.edge)
+            named = request.path_params["device"]
+            for each in known:
+                if named in (each["id"], each["name"]):
+                    return await models.label(each["id"], await body(request))
+            raise ShoalError(Reason.MODEL_NOT_FOUND, "There is no such device.", param="device")
+
+        def name(request: Request) -> str:
+            return str(request.path_params["name"])
+
+        async def add(request: Request) -> Mapping[str, Any]:
+            return await models.add(await _fields(request))
+
+        async def deploy(request: Request) -> Mapping[str, Any]:
+            return await models.deploy(await _fields(request))
+
+        root = "/shoal/v1"
+        catalogue, deployments = f"{root}/catalogue", f"{root}/deployments"
+        return [
+            self._route(catalogue, add, "POST"),
+            self._route(catalogue, lambda _: models.variants(), "GET"),
+            self._route(f"{catalogue}/{{name}}/remove", lambda r: models.remove(name(r)), "POST"),
+            self._route(f"{catalogue}/{{name}}/retry", lambda r: models.retry(name(r)), "POST"),
+            self._route(f"{root}/intakes/{{name}}", lambda r: models.intake(name(r)), "GET"),
+            self._route(deployments, deploy, "POST"),
+            self._route(
+                f"{deployments}/{{name}}/remove", lambda r: models.undeploy(name(r)), "POST"
+            ),
+            self._route(f"{root}/placements", lambda _: models.placements(), "GET"),
+            self._route(f"{root}/devices/{{device}}/labels", label, "POST"),
         ]
 
     def _route(self, path: str, handler: Handler, method: str) -> Route:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from orchestrator.dispatch.cascade.service import Cascades
+from orchestrator.catalogue.store_redis import CatalogueStore
 from orchestrator.dispatch.cloud import CloudBackend
 from orchestrator.dispatch.detector import make_screen
 from orchestrator.dispatch.dispatcher import Dispatcher
@@ -31,6 +32,7 @@ from orchestrator.gateway.admin import Admin, AdminParts
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.cascade_admin import CascadeAdmin
 from orchestrator.gateway.cascade_metrics import CascadeMetrics
+from orchestrator.gateway.catalogue import Catalogue
 from orchestrator.gateway.cloud_records import CloudRecords
 from orchestrator.gateway.config import GatewayConfig
 from orchestrator.gateway.metrics import RequestMetrics
@@ -128,6 +130,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
             tokens=TokenStore(state, ca_sha256(ca_pem)),
             decisions=decisions,
             local_served=local_served,
+            catalogue=Catalogue(CatalogueStore(state), config.models_dir),
             started_unix_s=started_unix_s,
             gateway_url=config.gateway_url,
             script_sha256=depot.script_sha256 if depot else "",

@@ -29,6 +29,8 @@ class GatewayConfig:
     salt_key: Path
     # What devices may fetch (shoal.onboarding.depot); None: nothing.
     depot_dir: Path | None = None
+    # Where model files that were fetched for the catalogue are kept.
+    models_dir: Path = Path("models")
     cloud: CloudConfig = field(default_factory=CloudConfig)
     # Beyond it a request is refused with 429: a client that retries beats a queue that
     # nobody sees. The hub's devices queue too, and refuse on their own account.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from orchestrator.catalogue.store_redis import CatalogueStore
 from orchestrator.config import HubConfig
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.hubs_redis import HubDirectory
@@ -31,6 +32,7 @@ def build_hub(config: HubConfig) -> Hub:
         directory=HubDirectory(client),
         decisions=DecisionStore(client),
         local_served=LocalServedStore(client),
+        catalogue=CatalogueStore(client),
         tokens=TokenStore(client, authority.ca_sha256),
         authority=authority,
         router=Router(),

@@ -134,6 +134,10 @@ class Devices:
         """Streams that are open now."""
         return len(self._open)
 
+    def connections(self) -> list[DeviceConnection]:
+        """The newest connection of each device of this hub, open or not."""
+        return list(self._current.values())
+
     def is_current(self, connection: DeviceConnection) -> bool:
         """Whether frames of this connection are accepted now."""
         return self._lifecycle.is_current(connection.device_id, connection.epoch)

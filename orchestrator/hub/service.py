@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import grpc
 import structlog
 
+from orchestrator.catalogue.store_redis import CatalogueStore
 from orchestrator.config import HubConfig
 from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.hubs_redis import HubDirectory, HubEntry
@@ -24,6 +25,8 @@ from orchestrator.hub.enrolment import EnrolmentParts, EnrolmentServicer
 from orchestrator.hub.fleet_service import FleetParts, FleetServicer
 from orchestrator.hub.inference import InferenceServicer
 from orchestrator.hub.local_served import LocalServed
+from orchestrator.hub.model_files import ModelFilesServicer
+from orchestrator.hub.model_placement import ModelPlacement
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.placing import PlacementParts
 from orchestrator.hub.presence import Presence
@@ -38,6 +41,7 @@ from shoal.v1 import (
     enrolment_pb2_grpc,
     fleet_pb2_grpc,
     inference_pb2_grpc,
+    models_pb2_grpc,
 )
 from shoal.wire import SERVER_OPTIONS
 
@@ -58,6 +62,7 @@ class HubParts:
     directory: HubDirectory
     decisions: DecisionStore
     local_served: LocalServedStore
+    catalogue: CatalogueStore
     tokens: TokenStore
     authority: Authority
     router: Router
@@ -89,6 +94,7 @@ class Hub:
             PlacementParts(config, parts.router, self._views, self._recorder, parts.clock),
             self._devices,
         )
+        self._models = ModelPlacement(config.hub_id, parts.catalogue, self._devices, parts.clock)
         self._presence = Presence(parts.directory, parts.registry, self._entry)
         self._servers: list[grpc.aio.Server] = []
         self._loops: list[asyncio.Task[None]] = []
@@ -109,6 +115,7 @@ class Hub:
             asyncio.create_task(self._tick_forever(), name="hub-tick"),
             asyncio.create_task(self._flush_forever(), name="hub-flush"),
             asyncio.create_task(self._devices.roster.follow(), name="hub-changes"),
+            asyncio.create_task(self._models.run(), name="hub-models"),
         ]
         enrol_server, link_server = self._build_servers()
         enrol_port = self._bind(enrol_server, self._config.enrol_port, ask_certificate=False)
@@ -183,6 +190,9 @@ class Hub:
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(  # type: ignore[no-untyped-call]
             InferenceServicer(self._placement, self._config.session_queue_frames), link_server
+        )
+        models_pb2_grpc.add_ModelFilesServicer_to_server(  # type: ignore[no-untyped-call]
+            ModelFilesServicer(parts.catalogue, self._devices), link_server
         )
         fleet = FleetParts(
             self._config.hub_id,

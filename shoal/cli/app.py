@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from shoal import __version__
-from shoal.cli import access, inspect
+from shoal.cli import access, inspect, models
 from shoal.cli.agents import agents_app
 from shoal.cli.agents_local import agent_status
 from shoal.cli.bench import bench
@@ -48,6 +48,12 @@ def shoal(
 for _command in (up, down, inspect.status, chat, explain, decisions, bench, simulate, doctor, tour):
     app.command()(_command)
 inspect.models_app.command()(fit)
+for _of_models in (
+    models.add, models.catalogue, models.remove, models.retry, models.deploy, models.undeploy,
+    models.placements,
+):  # fmt: skip
+    inspect.models_app.command()(_of_models)
+inspect.devices_app.command()(models.label)
 access.agent_app.command("status")(agent_status)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")

@@ -221,14 +221,24 @@ class Accelerator(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., vendor: _Optional[str] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., unified_memory: _Optional[bool] = ..., served_by: _Optional[str] = ...) -> None: ...
 
 class LoadModel(_message.Message):
-    __slots__ = ("name", "url", "sha256")
+    __slots__ = ("name", "url", "sha256", "size_bytes", "file", "slots", "context_tokens", "rate_bytes_per_s")
     NAME_FIELD_NUMBER: _ClassVar[int]
     URL_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    RATE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     name: str
     url: str
     sha256: str
-    def __init__(self, name: _Optional[str] = ..., url: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
+    size_bytes: int
+    file: str
+    slots: int
+    context_tokens: int
+    rate_bytes_per_s: int
+    def __init__(self, name: _Optional[str] = ..., url: _Optional[str] = ..., sha256: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file: _Optional[str] = ..., slots: _Optional[int] = ..., context_tokens: _Optional[int] = ..., rate_bytes_per_s: _Optional[int] = ...) -> None: ...
 
 class UnloadModel(_message.Message):
     __slots__ = ("name",)

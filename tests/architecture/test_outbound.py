@@ -57,7 +57,7 @@ KNOWN_CALLS = {
         f"{LOCAL}, unless the device's owner allowed another; then no local request"
     ),
     ("agent/rpc/gateway_page.py", "httpx.AsyncClient"): f"{GATEWAY}: asks for the page to join",
-    ("agent/rpc/model_files.py", "httpx.AsyncClient"): SETUP,
+    ("shoal/model_fetch.py", "httpx.AsyncClient"): SETUP,
     ("agent/rpc/path.py", "asyncio.open_connection"): f"{FLEET}: is the port there; sends nothing",
     ("agent/rpc/tls.py", "grpc.aio.secure_channel"): FLEET,
     ("agent/llama/verifier_link.py", "grpc.aio.secure_channel"): (
@@ -100,6 +100,7 @@ KNOWN_IMPORTS = {
     ("agent/rpc/engine_host.py", "grpc"): LOCAL,
     ("cloud/relay.py", "grpc"): f"{LOCAL}: the node's own engine; serves",
     ("agent/rpc/enrol.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
+    ("agent/rpc/hub_files.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
     ("agent/rpc/link.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
     ("agent/rpc/membership.py", "grpc"): f"{FLEET}: by agent/rpc/tls.py",
     ("orchestrator/dispatch/presidio.py", "presidio_analyzer"): (
@@ -116,6 +117,7 @@ KNOWN_IMPORTS = {
     ("orchestrator/hub/enrolment.py", "grpc"): f"{FLEET}: serves",
     ("orchestrator/hub/fleet_service.py", "grpc"): f"{FLEET}: serves",
     ("orchestrator/hub/inference.py", "grpc"): f"{FLEET}: serves",
+    ("orchestrator/hub/model_files.py", "grpc"): f"{FLEET}: serves",
     ("orchestrator/hub/roles.py", "grpc"): f"{FLEET}: serves",
     ("orchestrator/hub/service.py", "grpc"): f"{FLEET}: serves",
     ("orchestrator/identity/key_store_redis.py", "redis"): STATE,

@@ -121,6 +121,8 @@ def main() -> None:
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--name", required=True)
     parser.add_argument("--no-measure", action="store_true")
+    parser.add_argument("--slots")
+    parser.add_argument("--context")
     parser.add_argument("--kv-dir")
     parser.add_argument("--kv-shared")
     parser.add_argument("--identity")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.rpc.model_files import DownloadError, download, find_model
+from agent.rpc.model_files import find_model
 from agent.session.errors import AgentError, ExitCode
+from shoal.model_fetch import DownloadError, download
 from tests.harness.file_server import FileServer
 
 CONTENT = bytes(range(256)) * 4096

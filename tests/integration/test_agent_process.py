@@ -17,6 +17,7 @@ from shoal.v1 import inference_pb2 as inf
 from tests.harness.agent_hub import Connection, Fleet
 from tests.harness.agent_process import AgentProcess
 from tests.harness.file_server import FileServer
+from tests.harness.tiny_llama_model import write_tiny_llama_model
 
 
 @pytest.fixture
@@ -224,7 +225,7 @@ async def test_model_is_fetched_served_and_unloaded_on_the_hubs_word(
     starter: Starter, tmp_path: Path
 ) -> None:
     _, connection = await ready(starter)
-    content = b"another model"
+    content = write_tiny_llama_model(tmp_path / "Other.F32.gguf").read_bytes()
     async with FileServer(content) as url:
         order = pb.LoadModel(name="other", url=url, sha256=hashlib.sha256(content).hexdigest())
         connection.send(load_model=order)

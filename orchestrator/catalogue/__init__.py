@@ -1,0 +1,1 @@
+"""The fleet's model files, and which device is to serve which."""
