@@ -30,6 +30,8 @@ _TOKENS = "tokenizer.ggml.tokens"
 _PER_TOKEN = ("tokenizer.ggml.scores", "tokenizer.ggml.token_type")
 # Ids that must name a token; other *_token_id keys are checked alike.
 _TOKEN_ID = "_token_id"  # noqa: S105 - the end of a key's name
+# I8 to I64 and F64: llama.cpp has no kernels that multiply with them and ends with SIGSEGV.
+_NO_WEIGHTS = frozenset({24, 25, 26, 27, 28})
 # Names of ggml's tensor types, for files whose name does not tell.
 _TYPE_NAMES = {
     0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K",
@@ -89,6 +91,10 @@ def facts_of(header: GgufHeader, file_name: str = "") -> GgufFacts:
     head_dim = width // max(1, heads)
     kinds = Counter[int]()
     for tensor in header.tensors:
+        if tensor.kind in _NO_WEIGHTS and len(tensor.shape) > 1:
+            raise GgufError(
+                GgufFault.TYPE, f"{tensor.name[:64]!r} is a matrix of a type without kernels"
+            )
         kinds[tensor.kind] += tensor.num_elements
     of_most = _TYPE_NAMES.get(kinds.most_common(1)[0][0], "") if kinds else ""
     template = header.keys.get("tokenizer.chat_template", "")

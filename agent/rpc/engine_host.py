@@ -187,7 +187,7 @@ class EngineHost:
             await asyncio.gather(serving, return_exceptions=True)
             await self._client.close()
             self._process = self._client = None
-        self._feed(sup.Exited(reason))
+        self._feed(sup.Exited(reason, hopeless=process.says_hopeless))
 
     async def _serve(self, client: EngineClient) -> None:
         """From the child's first breath: wait until it serves, then carry and probe."""

@@ -14,6 +14,8 @@ from pathlib import Path
 
 _LONGEST_LINE_BYTES = 2000
 _NUM_LAST_LINES = 20
+# An engine's exit code for a model that it can never serve (agent/llama/serve.py).
+_EXIT_MODEL_UNUSABLE = 65
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,11 @@ class EngineProcess:
     def pid(self) -> int:
         """Process id of the child."""
         return self._process.pid
+
+    @property
+    def says_hopeless(self) -> bool:
+        """Whether the child ended because its model can never be served."""
+        return self._process.returncode == _EXIT_MODEL_UNUSABLE
 
     async def wait(self) -> str:
         """Wait for the end and return the reason: the signal's name or the last stderr line."""

@@ -49,9 +49,13 @@ class Unresponsive:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """The child is gone; `reason` is its last words or the signal's name."""
+    """The child is gone; `reason` is its last words or the signal's name.
+
+    `hopeless`: it said that it can never serve this model, so no further try is made.
+    """
 
     reason: str
+    hopeless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +209,8 @@ class Supervision:
             self._crashes.popleft()
         effects: list[Effect] = [FailRunning(f"the engine ended: {reason}")]
         given_up = "" if self._patient else self._why_to_give_up()
+        if event.hopeless and not self._patient:
+            given_up = "cannot be served"
         if given_up:
             self.state, self._wake_at = EngineState.FAILED, None
             self.failure = f"{given_up}; last: {reason}"

@@ -32,6 +32,13 @@ def test_crash_fails_what_runs_and_restarts_after_a_fifth_of_a_second() -> None:
     assert machine.handle(sup.Tick(), 100.2) == [sup.Spawn()]
 
 
+def test_model_that_can_never_be_served_is_tried_once() -> None:
+    machine = started()
+    effects = machine.handle(sup.Exited("no such tensor", hopeless=True), 1.0)
+    assert effects[-1] == sup.Report(EngineState.FAILED, "cannot be served; last: no such tensor")
+    machine.check_integrity()
+
+
 def test_five_crashes_within_a_minute_fail_the_model_with_the_reason() -> None:
     machine = started()
     now = 0.0

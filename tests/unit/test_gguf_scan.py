@@ -149,6 +149,12 @@ def test_facts_that_cannot_be_used_are_named(replaced: dict[str, object], messag
         facts_of(described(**replaced))
 
 
+def test_matrices_of_types_that_nothing_multiplies_are_named() -> None:
+    header = GgufHeader(dict(LLAMA), (TensorInfo("t", (8, 8), 26, 0, 64, 256),), 0, 1000)
+    with pytest.raises(GgufError, match="without kernels"):
+        facts_of(header)
+
+
 def test_heads_may_differ_from_layer_to_layer() -> None:
     header = described(
         **{"llama.attention.head_count": [8, 8], "llama.attention.head_count_kv": [2, 4]}
