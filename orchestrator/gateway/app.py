@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from orchestrator.dispatch.cascade.service import Cascades
 from orchestrator.catalogue.store_redis import CatalogueStore
+from orchestrator.dispatch.cascade.service import Cascades
 from orchestrator.dispatch.cloud import CloudBackend
 from orchestrator.dispatch.detector import make_screen
 from orchestrator.dispatch.dispatcher import Dispatcher

@@ -107,6 +107,7 @@ KNOWN_IMPORTS = {
         "judges texts in this process; patterns only, no model is fetched"
     ),
     ("orchestrator/dispatch/presidio.py", "tldextract"): "told to fetch nothing",
+    ("orchestrator/catalogue/store_redis.py", "redis"): STATE,
     ("orchestrator/fleet/cascade_redis.py", "redis"): f"{STATE}: numbers only",
     ("orchestrator/fleet/decisions_redis.py", "redis"): STATE,
     ("orchestrator/fleet/hubs_redis.py", "redis"): STATE,
