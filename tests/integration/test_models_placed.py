@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from agent.models.shelf import Shelf
 from orchestrator.catalogue.intake import IntakeError, Order, take_in
 from orchestrator.catalogue.model import Deployment, Placement, Variant
 from orchestrator.catalogue.store_redis import CatalogueStore
@@ -18,6 +19,7 @@ from shoal.v1 import models_pb2, models_pb2_grpc
 from tests.harness.agent_process import AgentProcess
 from tests.harness.edge import Edge, running_edge
 from tests.harness.file_server import FileServer
+from tests.harness.model_hub import ModelHub
 from tests.harness.redis_server import running_redis
 from tests.harness.tiny_llama_model import TinyLlama, write_tiny_llama_model
 
@@ -71,6 +73,11 @@ async def test_devices_without_the_model_get_it_serve_it_and_lose_it(
     file = write_tiny_llama_model(tmp_path / "Tiny-Llama.F32.gguf")
     variant = await take(str(file), tmp_path)
     await store.put_variant(variant)
+    # One has half of it from an earlier try.
+    half = Shelf(tmp_path / "b" / "models").place(variant.sha256, file.name)
+    half = half.with_name(file.name + ".part")
+    half.parent.mkdir(parents=True)
+    half.write_bytes(file.read_bytes()[:50_000])
     for name in ("a", "b"):
         await start_empty(edge, name)
     await store.put_deployment(Deployment("tiny-llama", "*", 0, 1))
@@ -114,6 +121,17 @@ async def test_device_fetches_only_what_it_was_told_to_load(
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call.read()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_model_hub_names_the_hash_that_the_file_must_have(tmp_path: Path) -> None:
+    content = write_tiny_llama_model(tmp_path / "Tiny.F32.gguf").read_bytes()
+    hub = ModelHub(content)
+    async with hub as endpoint:
+        variant = await take("hf://some/repo/Tiny.F32.gguf", tmp_path, endpoint=endpoint)
+        assert variant.sha256 == hashlib.sha256(content).hexdigest()
+        assert hub.asked[0] == "HEAD /some/repo/resolve/main/Tiny.F32.gguf"
+        with pytest.raises(IntakeError, match="expected hf://"):
+            await take("hf://some/../../x.gguf", tmp_path, endpoint=endpoint)
 
 
 async def test_sources_are_fetched_hashed_and_scanned(tmp_path: Path) -> None:
