@@ -27,6 +27,8 @@ from shoal.selector import parse_selector
 
 # A device that is away no longer keeps its place: a reboot with updates takes minutes.
 AWAY_LIMIT_MS = 5 * 60_000
+# What a hub that died last said of its devices is not believed for longer.
+HEARD_WITHIN_MS = 60_000
 BAD_AFTER_DEVICES = 2
 SLOTS = 8
 _HOLDING = ("LOADING", "READY", "RESTARTING")
@@ -115,7 +117,7 @@ class _Planner:
             self._wanted.model, device.device_id, device.name, desired=False, actual="none",
             reason="", rate_bytes_per_s=self._wanted.rate_bytes_per_s,
         )  # fmt: skip
-        if not device.ready:
+        if not device.ready or self._now.now_unix_ms - device.seen_unix_ms > HEARD_WITHIN_MS:
             return self._away(device, none)
         if model is not None and model.state in _HOLDING:
             return self._held(none, model)

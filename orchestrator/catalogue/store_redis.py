@@ -84,6 +84,10 @@ class CatalogueStore:
             pipeline.hset(_PLACEMENTS, mapping=cast(Any, rows))
         await pipeline.execute()
 
+    async def clear_placements(self) -> None:
+        """Nothing is wanted any more."""
+        await self._client.delete(_PLACEMENTS)
+
     async def publish(self, facts: Iterable[DeviceFacts]) -> None:
         """What this hub's devices have and do."""
         rows = {str(each.device_id): to_json(each) for each in facts}
@@ -129,6 +133,13 @@ class CatalogueStore:
     async def labels(self, device_id: str) -> dict[str, str]:
         """What the owner called a device."""
         return await self._hash(_LABELS + device_id)
+
+    async def labels_of(self, device_ids: list[DeviceId]) -> list[dict[str, str]]:
+        """The same for many, in one round trip."""
+        pipeline = self._client.pipeline(transaction=False)
+        for device_id in device_ids:
+            pipeline.hgetall(_LABELS + device_id)
+        return cast(list[dict[str, str]], await pipeline.execute())
 
     async def set_labels(self, device_id: str, put: Mapping[str, str], drop: list[str]) -> None:
         """Change labels."""

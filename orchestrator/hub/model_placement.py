@@ -7,12 +7,15 @@ goes over Redis, so a hub that restarts goes on where it was.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
 from orchestrator.catalogue.model import DeviceFacts, ModelFacts, Placement, Variant
-from orchestrator.catalogue.planning import plan
+from orchestrator.catalogue.planning import HEARD_WITHIN_MS, plan
 from orchestrator.catalogue.store_redis import CatalogueStore
+from orchestrator.fleet.registry import Registry
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId, DeviceState
 from orchestrator.hub.clock import Clock
@@ -32,11 +35,20 @@ _FILE_FAULTS = ("FILE", "ENGINE")
 class ModelPlacement:
     """The loop of one hub."""
 
-    def __init__(self, hub_id: str, store: CatalogueStore, devices: Devices, clock: Clock) -> None:
+    def __init__(
+        self,
+        hub_id: str,
+        store: CatalogueStore,
+        registry: Registry,
+        devices: Devices,
+        clock: Clock,
+    ) -> None:
         self._hub_id = hub_id
         self._store = store
+        self._registry = registry
         self._devices = devices
         self._clock = clock
+        self._published: dict[DeviceId, DeviceFacts] = {}
         # By device and variant: when it may be ordered again, and the pause after that.
         self._ordered: dict[tuple[str, str], tuple[float, float]] = {}
 
@@ -52,12 +64,20 @@ class ModelPlacement:
     async def tick(self) -> None:
         """One round."""
         connections = self._devices.connections()
-        facts = [await self._facts(each) for each in connections]
-        await self._store.publish(facts)
+        if not await self._store.deployments() and not _any_deployed(connections):
+            await self._store.clear_placements()
+            return  # a fleet that deploys nothing pays one look a second
+        labels = await self._store.labels_of([each.device_id for each in connections])
+        facts = [self._facts(each, found) for each, found in zip(connections, labels, strict=True)]
+        changed = [each for each in facts if self._published.get(each.device_id) != each]
+        await self._store.publish(changed)
+        self._published = {each.device_id: each for each in facts}
         for each in facts:
             await self._note_failures(each)
         if await self._store.may_plan(self._hub_id):
-            placements = plan(await self._store.situation(self._clock.unix_ms()))
+            situation = await self._store.situation(self._clock.unix_ms())
+            members = await self._members(situation.devices)
+            placements = plan(replace(situation, devices=members))
             await self._store.replace_placements(placements)
         else:
             placements = await self._store.placements()
@@ -66,6 +86,18 @@ class ModelPlacement:
         for connection, device in zip(connections, facts, strict=True):
             if device.ready:
                 self._bring_about(connection, device, wanted, variants)
+
+    async def _members(self, devices: Sequence[DeviceFacts]) -> list[DeviceFacts]:
+        """Those that were not removed from the fleet; others are forgotten."""
+        members = []
+        for device in devices:
+            if self._clock.unix_ms() - device.seen_unix_ms > HEARD_WITHIN_MS:
+                entry = await self._registry.get(device.device_id)
+                if entry is None or entry.revoked:
+                    await self._store.forget_device(device.device_id)
+                    continue
+            members.append(device)
+        return members
 
     def _bring_about(
         self,
@@ -111,12 +143,12 @@ class ModelPlacement:
             if model.deployed and model.state == "FAILED" and model.failure_kind in _FILE_FAULTS:
                 await self._store.note_failure(model.sha256, device.device_id, model.failure)
 
-    async def _facts(self, connection: DeviceConnection) -> DeviceFacts:
+    def _facts(self, connection: DeviceConnection, owners: dict[str, str]) -> DeviceFacts:
         capabilities, load = connection.capabilities, connection.load
         device_id = connection.device_id
         labels = {
             **capabilities.labels,
-            **await self._store.labels(device_id),
+            **owners,
             "id": device_id,
             "name": connection.name,
             "class": capabilities.device_class,
@@ -137,6 +169,10 @@ class ModelPlacement:
             },
             seen_unix_ms=connection.last_seen_unix_ms,
         )
+
+
+def _any_deployed(connections: list[DeviceConnection]) -> bool:
+    return any(model.deployed for each in connections for model in each.models.values())
 
 
 def _model_facts(report: engine_pb2.ModelReport) -> ModelFacts:

@@ -94,7 +94,9 @@ class Hub:
             PlacementParts(config, parts.router, self._views, self._recorder, parts.clock),
             self._devices,
         )
-        self._models = ModelPlacement(config.hub_id, parts.catalogue, self._devices, parts.clock)
+        self._models = ModelPlacement(
+            config.hub_id, parts.catalogue, parts.registry, self._devices, parts.clock
+        )
         self._presence = Presence(parts.directory, parts.registry, self._entry)
         self._servers: list[grpc.aio.Server] = []
         self._loops: list[asyncio.Task[None]] = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.catalogue.model import Deployment, DeviceFacts, ModelFacts, Placement, Variant
-from orchestrator.catalogue.planning import AWAY_LIMIT_MS, Situation, plan
+from orchestrator.catalogue.planning import AWAY_LIMIT_MS, HEARD_WITHIN_MS, Situation, plan
 from orchestrator.fleet.view import DeviceId
 from shoal.selector import parse_selector
 
@@ -91,6 +91,11 @@ def test_device_that_is_away_keeps_its_place_for_a_while() -> None:
         gone = device("a", ready=False, seen_unix_ms=NOW - away_ms)
         found = planned(gone, device("b"), deployments=wanted, earlier=earlier)
         assert (found["a"].desired, found["b"].desired) == (keeps, not keeps)
+
+
+def test_what_a_dead_hub_said_is_not_believed_for_long() -> None:
+    stale = device("a", seen_unix_ms=NOW - HEARD_WITHIN_MS - 1)
+    assert planned(stale)["a"].actual == "away"
 
 
 def test_bad_file_marks_the_variant_and_the_next_is_taken() -> None:
