@@ -19,6 +19,7 @@ from shoal.v1 import (
     inference_pb2,
     inference_pb2_grpc,
 )
+from shoal.wire import PROTOCOL_VERSION
 from tests.harness.hub_rig import MODEL, HubRig, ScriptedGateway, model_report, running_hub
 from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis
@@ -45,7 +46,7 @@ async def test_hello_is_welcomed_and_the_device_is_listed(rig: HubRig) -> None:
     device = await rig.enrol("pi")
     assert (await rig.statuses())["pi"].state == "ENROLLED"
     welcome = (await device.connect()).welcome
-    assert (welcome.protocol, welcome.epoch, welcome.hub_id) == (1, 1, "h1")
+    assert (welcome.protocol, welcome.epoch, welcome.hub_id) == (PROTOCOL_VERSION, 1, "h1")
     assert (welcome.heartbeat_interval_ms, welcome.lease_ms) == (200, 1_000)
     status = (await rig.statuses())["pi"]
     assert status.state == "READY"
