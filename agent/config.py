@@ -15,7 +15,7 @@ BLOCK_TOKENS = 128
 class PrefixCacheConfig:
     """Where an engine keeps KV blocks, and how many bytes of them."""
 
-    # None: a bounded share of the available memory (agent.kv.budget).
+    # None: a bounded share of the available memory (shoal.kv_budget).
     host_bytes: int | None = None
     # About 700 blocks of the default model; a small part of any disk that holds models.
     disk_bytes: int = 2 * 1024**3
@@ -35,7 +35,7 @@ class EngineConfig:
     # 8 sequences reach about twice the decode speed of one on 2 cores; more bring
     # little there and cost KV memory.
     slots: int = 8
-    # None: the model's own, or what fits (agent.kv.budget).
+    # None: the model's own, or what fits (shoal.kv_budget).
     context_tokens: int | None = None
     # None: one per CPU that this process may run on.
     threads: int | None = None

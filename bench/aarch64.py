@@ -39,7 +39,6 @@ REPO = Path(__file__).parents[1]
 MODEL = "smollm2-135m-instruct"
 NAME = "arm-board"
 PREFIX = "/opt/shoal-agent"
-MIRROR = "http://deb.debian.org/debian"
 PROMPTS = ("What is the capital of France?", "Name three fish.")
 MAX_TOKENS = 16
 # The checks at load compute several hundred tokens, at some tokens a second here.
@@ -50,7 +49,7 @@ def main() -> int:
     """Command line; 1 when something did not hold."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--root", type=Path, default=cache_dir() / "aarch64-root")
-    parser.add_argument("--mirror", default=MIRROR)
+    parser.add_argument("--mirror", default="", help="of Debian; default: debootstrap's own")
     parser.add_argument("--quick", action="store_true", help="do not measure invariance again")
     parser.add_argument("--save", action="store_true", help=f"write {RESULTS.name}")
     parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)

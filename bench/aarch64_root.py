@@ -58,7 +58,7 @@ class ArmRoot:
         subprocess.run(
             [
                 *("debootstrap", "--arch=arm64", "--variant=minbase", f"--include={PACKAGES}"),
-                *(SUITE, str(self.folder), mirror),
+                *(SUITE, str(self.folder), *([mirror] if mirror else [])),
             ],
             check=True,
         )

@@ -87,11 +87,6 @@ class Home:
         """What devices fetch when they are installed: wheel, constraints, script."""
         return self.path / "depot"
 
-    @property
-    def engine_proof_file(self) -> Path:
-        """Result of the engine's decode self-test on this CPU."""
-        return self.path / "engine" / "proof.json"
-
     def agent_dir(self, name: str) -> Path:
         """State of the local agent `name`: its key, certificate and identity."""
         return self.path / "agents" / name

@@ -19,7 +19,6 @@ from agent.engine.runner import RunnerError
 from agent.engine.scheduler import Scheduler
 from agent.engine.template import ChatTemplate, TemplateError, TemplateSource
 from agent.hardware.memory import read_memory
-from agent.kv.budget import LIVE_SHARE_OF_AVAILABLE, default_context_tokens
 from agent.llama.context import ContextShape, LlamaRunner
 from agent.llama.library import open_library
 from agent.llama.measure import (
@@ -32,6 +31,7 @@ from agent.llama.model import Model, ModelUnusableError, file_sha256
 from agent.llama.prefixes import NotCachedError, open_prefixes
 from agent.llama.prepare import PromptLimits, RequestPreparer
 from agent.llama.report import LoadedFacts, ready_report
+from shoal.kv_budget import LIVE_SHARE_OF_AVAILABLE, default_context_tokens
 from shoal.v1 import engine_pb2
 
 log = structlog.get_logger()

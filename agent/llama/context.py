@@ -14,10 +14,10 @@ from agent.config import BLOCK_TOKENS
 from agent.engine.output import SampledToken
 from agent.engine.request import SamplingParams
 from agent.engine.runner import DecodeItem, RunnerError, Sampler
-from agent.kv.budget import CELL_MULTIPLE
 from agent.llama.batch import Batch
 from agent.llama.model import Model
 from agent.llama.sampler import SamplerChain, confidence_of, logprob_of
+from shoal.kv_budget import CELL_MULTIPLE
 
 _FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
 # Memory for states that is held for good; a longer sequence's is given back.

@@ -11,8 +11,8 @@ import numpy as np
 from agent.config import BLOCK_TOKENS
 from agent.engine.request import SamplingParams
 from agent.engine.runner import DecodeItem
-from agent.kv.budget import CELL_MULTIPLE
 from agent.llama.context import LlamaRunner
+from shoal.kv_budget import CELL_MULTIPLE
 
 # Two chunks: enough to be past warm-up, under half a second on two cores.
 _PREFILL_TOKENS = 2 * BLOCK_TOKENS

@@ -13,7 +13,6 @@ from agent.engine.prefixes import CachedPrefixes
 from agent.engine.request import SamplingParams
 from agent.hardware.memory import read_memory
 from agent.kv.access import load_shared_access
-from agent.kv.budget import host_tier_bytes
 from agent.kv.codec import state_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
 from agent.kv.prefix_cache import PrefixCache
@@ -25,6 +24,7 @@ from agent.llama.measure import probe_tokens
 from agent.llama.model import fingerprint
 from agent.llama.report import KV_TYPE
 from shoal.blocks import BlockSpace
+from shoal.kv_budget import host_tier_bytes
 
 log = structlog.get_logger()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
@@ -68,10 +68,6 @@ class Vocab:
                 part.text, add_special=add_special, parse_special=not part.is_literal
             )
         return tokens
-
-    def detokenize(self, tokens: Iterable[int]) -> bytes:
-        """The tokens' bytes one after another."""
-        return b"".join(map(self.piece, tokens))
 
     def _read_piece(self, token: int, buffer: Any, *, special: bool) -> bytes:
         length = llama.llama_token_to_piece(self._handle, token, buffer, len(buffer), 0, special)

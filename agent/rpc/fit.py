@@ -14,11 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agent.hardware.memory import read_memory
-from agent.kv.budget import ELEMENT_BYTES, MIB, FitRequest, default_context_tokens, plan_kv
 from agent.rpc.model_files import find_model
 from agent.session.errors import AgentError
 from shoal.gguf import GgufError
 from shoal.gguf_facts import scan
+from shoal.kv_budget import ELEMENT_BYTES, MIB, FitRequest, default_context_tokens, plan_kv
 
 _BAD_INPUT = 2
 

@@ -6,10 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from agent.session.errors import AgentError, ExitCode
-from shoal.model_fetch import DownloadError, download
 from shoal.model_names import catalogue_name
-
-__all__ = ["DownloadError", "download", "find_model"]
 
 # Models that an installed Python package carries: package and file by bare name.
 _PACKAGED = {

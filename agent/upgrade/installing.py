@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.config import engine_build_environment
-from agent.rpc.model_files import DownloadError, download
 from agent.upgrade.folder import COMPLETE, UpgradeFolder
+from shoal.model_fetch import DownloadError, download
 from shoal.v1 import device_pb2 as pb
 
 _CONSTRAINTS = "constraints.txt"

@@ -40,14 +40,6 @@ class Generation(http.Generation, Protocol):
         ...
 
 
-class Backend(Protocol):
-    """Something that generates."""
-
-    def start(self, request: pb.GenerateRequest) -> Generation:
-        """Begin; returns at once."""
-        ...
-
-
 def has_output(updates: Sequence[pb.SequenceUpdate]) -> bool:
     """Whether the updates hold anything that a client may have seen."""
     return any(update.HasField("delta") or update.HasField("finished") for update in updates)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.kv.budget import (
+from shoal.kv_budget import (
     MIB,
     FitRequest,
     KvShape,

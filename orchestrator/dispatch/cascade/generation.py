@@ -74,11 +74,6 @@ class CascadeGeneration:
         return self._legs[-1].generation.tier if self._legs else "edge"
 
     @property
-    def legs(self) -> Sequence[Leg]:
-        """Everybody who was asked, in that order."""
-        return self._legs
-
-    @property
     def account(self) -> Account:
         """See `Generation.account`; of all legs, with the cascade's own decision."""
         account = Account()
