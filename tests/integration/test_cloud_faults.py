@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -56,7 +57,12 @@ from tests.harness.redis_server import paused_redis, running_redis
 MODEL = "big-70b"
 PRICE = Price(Decimal(2), Decimal(8))
 LIVENESS_S = 10.0
-SHORT = Timeouts(connect_s=1, first_byte_s=0.4, chunk_s=0.4, total_s=1.5)
+PATIENT = Timeouts(connect_s=5, first_byte_s=8, chunk_s=8, total_s=9)
+# Only what a fault has to run into is short: a loaded machine must not reach another limit first.
+SHORT = {
+    "first_byte_timeout": replace(PATIENT, first_byte_s=0.4),
+    "chunk_timeout": replace(PATIENT, chunk_s=0.4, total_s=2),
+}
 QUICK = RetryLimits(max_tries=2, max_wait_s=0.5, first_pause_s=0.01)
 
 
@@ -77,7 +83,7 @@ async def state(state_url: str) -> AsyncIterator[Redis]:
 
 def endpoint(url: str, name: str = "vendor", **changes: object) -> CloudEndpoint:
     models = (CloudModel(MODEL, "vendor/big", 70 * 10**9, price=PRICE),)
-    values = {"models": models, "key": "sk-up", "timeouts": SHORT, **changes}
+    values = {"models": models, "key": "sk-up", "timeouts": PATIENT, **changes}
     return CloudEndpoint(name, url, **values)  # type: ignore[arg-type]
 
 
@@ -112,11 +118,14 @@ async def read(generation: CloudGeneration) -> tuple[str, pb.SequenceUpdate]:
 
 
 async def one_answer(
-    state: Redis, script: Script, request: pb.GenerateRequest | None = None
+    state: Redis,
+    script: Script,
+    request: pb.GenerateRequest | None = None,
+    timeouts: Timeouts = PATIENT,
 ) -> tuple[str, pb.SequenceUpdate, CloudGeneration, Upstream]:
     async with running_upstream() as upstream:
         upstream.script = script
-        async with backend_of(state, endpoint(upstream.url)) as backend:
+        async with backend_of(state, endpoint(upstream.url, timeouts=timeouts)) as backend:
             generation = backend.start(request or ask())
             return (*await read(generation), generation, upstream)
 
@@ -156,7 +165,8 @@ async def test_fault_before_the_first_token_moves_on_to_the_next_endpoint(
 ) -> None:
     async with running_upstream() as bad, running_upstream() as good:
         bad.script = script
-        first, second = endpoint(bad.url, "bad"), endpoint(good.url, "good", priority=1)
+        first = endpoint(bad.url, "bad", timeouts=SHORT.get(note, PATIENT))
+        second = endpoint(good.url, "good", priority=1)
         async with backend_of(state, first, second) as backend:
             generation = backend.start(ask())
             text, last = await read(generation)
@@ -179,7 +189,9 @@ async def test_fault_before_the_first_token_moves_on_to_the_next_endpoint(
 async def test_fault_after_the_first_token_ends_the_answer_and_is_charged(
     state: Redis, script: Script, note: str
 ) -> None:
-    text, last, generation, upstream = await one_answer(state, script)
+    text, last, generation, upstream = await one_answer(
+        state, script, timeouts=SHORT.get(note, PATIENT)
+    )
     assert text == "From"
     assert ShoalError.from_wire(last.failed).reason is Reason.UPSTREAM
     assert [t.failed for t in generation.account.tries] == [note]
