@@ -30,6 +30,7 @@ from orchestrator.actors.config import (
 from orchestrator.actors.haproxy import write_haproxy_wrapper
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_config
 from orchestrator.dispatch.endpoint import CloudConfig
+from orchestrator.hosting import Deploying, HostingError, with_hosted
 from orchestrator.identity.key_files import KeyFileError
 from orchestrator.stages import Stages
 from orchestrator.wiring import gateway_config, hub_configs, local_host
@@ -66,7 +67,7 @@ def main() -> int:
             orchestrator.watch(stop)
         finally:
             orchestrator.stop()
-    except (StartFailure, KeyFileError, CloudConfigError, OSError) as error:
+    except (StartFailure, HostingError, KeyFileError, CloudConfigError, OSError) as error:
         _log.error("start_failed", error=str(error))
         print(f"error: {error}", file=sys.stderr, flush=True)
         return 1
@@ -82,6 +83,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--redis-url", required=True, help="state Redis: unix:// or redis://")
     parser.add_argument("--cache-url", default="", help="Redis of shared KV blocks, no password")
     parser.add_argument("--cloud-config", type=Path, help="TOML or JSON file of cloud endpoints")
+    parser.add_argument(
+        "--cloud-model", action="append", default=[], help="GGUF file to host on this Ray cluster"
+    )
     parser.add_argument("--hubs", type=int, default=1, help="hubs, which share the devices")
     parser.add_argument("--gateways", type=int, default=1, help="gateway replicas")
     return parser.parse_args(arguments)
@@ -111,7 +115,15 @@ class Orchestrator:
                 f"port {arguments.port} is taken; end what uses it or choose another with --port"
             )
         file = arguments.cloud_config
-        self._cloud = load_cloud_config(file) if file else CloudConfig()
+        try:
+            self._cloud = with_hosted(
+                load_cloud_config(file) if file else CloudConfig(),
+                arguments.cloud_model,
+                self._home,
+                self._gateway_url,
+            )
+        except ValueError as error:
+            raise StartFailure(str(error)) from error
         self._sockets_dir = self._home.make_sockets_dir()
         haproxy_dir = self._sockets_dir / "haproxy"
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
@@ -209,6 +221,9 @@ class Orchestrator:
 
         start_serve(self._arguments.port)
         self._say("serve_ready")
+        hosted = self._cloud.hosted
+        address = ray.get_runtime_context().gcs_address
+        deploying = Deploying(hosted, self._home, address) if hosted else None
         config = gateway_config(
             self._arguments, self._home, self._ports, self._secrets, self._cloud
         )
@@ -219,6 +234,9 @@ class Orchestrator:
             self._say("hub_ready", hub_id=hub_id, **addresses)
         _wait_until_ready(self._gateway_url, stop)
         self._say("gateway_ready")
+        if deploying is not None:
+            deploying.wait()
+            self._say("hosted_ready", models=",".join(model.name for model in hosted))
 
 
 def _import_actors() -> None:

@@ -126,6 +126,13 @@ def plan_kv(request: FitRequest) -> KvBudget:
     return KvBudget(slots, context, live, host, tuple(lines))
 
 
+def resident_bytes(shape: KvShape, weights_bytes: int, live_tokens: int, host_bytes: int) -> int:
+    """Memory of an engine that holds `live_tokens` in its slots: what `plan_kv` takes from the
+    free memory, without the reserve for the rest of the device."""
+    live_bytes = shape.bytes_per_token * live_tokens
+    return weights_bytes + ENGINE_OVERHEAD_BYTES + live_bytes + host_bytes
+
+
 def _formula(shape: KvShape) -> str:
     return (
         f"{shape.num_layers} layers x {shape.num_kv_heads} KV heads x "

@@ -23,6 +23,7 @@ import httpx
 from orchestrator.dispatch.endpoint import CloudEndpoint
 from orchestrator.dispatch.faults import EndpointFault, FaultKind
 from orchestrator.dispatch.outbound import OutboundPass, checked
+from shoal.hosted import SALT_HEADER
 from shoal.openai.upstream import error_text, upstream_body
 
 _MAX_ERROR_BODY_BYTES = 64 * 1024
@@ -64,6 +65,7 @@ class EndpointClient:
     def __init__(self, endpoint: CloudEndpoint) -> None:
         self._name = endpoint.name
         self._timeouts = endpoint.timeouts
+        self._takes_salt = endpoint.takes_salt
         headers = {"accept": "text/event-stream", "accept-encoding": "identity"}
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
@@ -87,6 +89,7 @@ class EndpointClient:
         request = checked(outbound)
         path = "chat/completions" if request.WhichOneof("prompt") == "chat" else "completions"
         body = upstream_body(request, ask.upstream_model, ask.max_tokens)
+        salt = {SALT_HEADER: request.tenant_salt.hex()} if self._takes_salt else {}
         begun = False
 
         def take_first(chunk: object) -> bool:
@@ -95,7 +98,7 @@ class EndpointClient:
             return take(chunk)
 
         try:
-            await self._stream(path, body, ask.limit_s, take_first)
+            await self._stream((path, body, salt), ask.limit_s, take_first)
         except httpx.PoolTimeout as error:
             raise self._fault(FaultKind.BUSY) from error
         except httpx.ConnectTimeout as error:
@@ -113,12 +116,16 @@ class EndpointClient:
         await self._http.aclose()
 
     async def _stream(
-        self, path: str, body: dict[str, object], limit_s: float, take: TakeChunk
+        self,
+        post: tuple[str, dict[str, object], dict[str, str]],
+        limit_s: float,
+        take: TakeChunk,
     ) -> None:
+        path, body, headers = post
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + min(limit_s, self._timeouts.total_s)
         async with asyncio.timeout_at(min(ends_s, loop.time() + self._timeouts.first_byte_s)) as t:
-            async with self._http.stream("POST", path, json=body) as response:
+            async with self._http.stream("POST", path, json=body, headers=headers) as response:
                 if response.status_code != 200:
                     raise self._refusal(response, await _error_body(response))
                 self._check_kind(response)

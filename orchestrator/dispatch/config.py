@@ -24,15 +24,21 @@ from orchestrator.dispatch.endpoint import (
     RetryLimits,
     Timeouts,
 )
+from orchestrator.dispatch.hosted import hosted_models
 from orchestrator.dispatch.prices import Price
 from orchestrator.dispatch.speculative_models import DraftedModel, drafted_models
 from orchestrator.request import Privacy
+from shoal.hosted import HostedModel
 
 _Limits = TypeVar("_Limits")
 
 DETECTORS = ("presidio",)
+_NOTHING = "needs at least one [[endpoint]], [[drafted]] or [[hosted]]."
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_TOP = {"endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade", "drafted"}
+_TOP = {
+    "endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade", "drafted",
+    "hosted",
+}  # fmt: skip
 _ENDPOINT = {
     "name", "url", "key", "key_file", "key_env", "model", "priority", "weight", "timeouts",
     "breaker", "ca_file", "max_connections",
@@ -68,9 +74,9 @@ def load_cloud_config(path: Path) -> CloudConfig:
 def _config(data: object, folder: Path) -> CloudConfig:
     rows = data.get("endpoint", []) if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(rows, list):
-        raise CloudConfigError("needs at least one [[endpoint]] or [[drafted]].")
-    if not rows and not data.get("drafted"):
-        raise CloudConfigError("needs at least one [[endpoint]] or [[drafted]].")
+        raise CloudConfigError(_NOTHING)
+    if not rows and not data.get("drafted") and not data.get("hosted"):
+        raise CloudConfigError(_NOTHING)
     _known(data, _TOP, "the file")
     endpoints = tuple(_endpoint(_table(row, "endpoint"), folder) for row in rows)
     names = [endpoint.name for endpoint in endpoints]
@@ -87,6 +93,7 @@ def _config(data: object, folder: Path) -> CloudConfig:
         default_max_tokens=int(_number(data, "default_max_tokens", 4_096)),
         drafted=_drafted(data.get("drafted", [])),
         cascades=_cascades(data.get("cascade", [])),
+        hosted=_hosted(data.get("hosted", []), folder),
     )
 
 
@@ -100,6 +107,13 @@ def _cascades(rows: object) -> tuple[CascadePolicy, ...]:
 def _drafted(rows: object) -> tuple[DraftedModel, ...]:
     try:
         return drafted_models(rows)
+    except ValueError as error:
+        raise CloudConfigError(str(error)) from error
+
+
+def _hosted(rows: object, folder: Path) -> tuple[HostedModel, ...]:
+    try:
+        return hosted_models(rows, folder)
     except ValueError as error:
         raise CloudConfigError(str(error)) from error
 

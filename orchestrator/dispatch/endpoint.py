@@ -9,6 +9,7 @@ from orchestrator.dispatch.breaker import BreakerLimits
 from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.prices import Price
 from orchestrator.dispatch.speculative_models import DraftedModel
+from shoal.hosted import HostedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,8 @@ class CloudEndpoint:
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
     ca_file: Path | None = None
     max_connections: int = 256
+    # The fleet's own: it gets the tenant's salt, so that tenants share no cached blocks.
+    takes_salt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,3 +108,5 @@ class CloudConfig:
     # Models that devices draft for a cloud node.
     drafted: tuple[DraftedModel, ...] = ()
     cascades: tuple[CascadePolicy, ...] = ()
+    # Models that the fleet serves on cloud nodes of its own; their endpoints are among `endpoints`.
+    hosted: tuple[HostedModel, ...] = ()

@@ -29,6 +29,8 @@ class UpOptions:
     num_agents: int
     models: tuple[str, ...] = ()
     cloud_config: str = ""
+    # GGUF files to host on the fleet's own Ray cluster.
+    cloud_models: tuple[str, ...] = ()
     slots: int | None = None
     context_tokens: int | None = None
     # Address that gateway and hub listen on, and what devices dial when that is another.
@@ -44,7 +46,8 @@ class UpOptions:
     def from_json(cls, text: str) -> UpOptions:
         """Inverse of `to_json`."""
         raw = json.loads(text)
-        return cls(**raw | {"models": tuple(raw["models"])})
+        lists = {name: tuple(raw[name]) for name in ("models", "cloud_models")}
+        return cls(**raw | lists)
 
     def agent_names(self) -> list[str]:
         """Names of the local agents; stable, so that each finds its identity again."""
@@ -84,6 +87,8 @@ def orchestrator_launch(home: Home, options: UpOptions, cache_port: int) -> Laun
     ]
     if options.cloud_config:
         command += ["--cloud-config", options.cloud_config]
+    for file in options.cloud_models:
+        command += ["--cloud-model", file]
     return Launch("orchestrator", "orchestrator", tuple(command), grace_s=25)
 
 

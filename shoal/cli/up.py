@@ -47,6 +47,12 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     cloud_config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="Cloud backends.")
     ] = None,
+    cloud_model: Annotated[
+        list[Path] | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="GGUF file to host in the cloud tier; repeatable."
+        ),
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="Sequences at once, a model.")] = None,
     context: Annotated[int | None, typer.Option(min=256, help="Tokens, a sequence.")] = None,
     host: Annotated[
@@ -63,6 +69,7 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         num_agents=1 if agents is None else agents,
         models=models or (DEFAULT_MODEL,),
         cloud_config=str(cloud_config.absolute()) if cloud_config else "",
+        cloud_models=tuple(str(file.absolute()) for file in cloud_model or []),
         slots=slots,
         context_tokens=context,
         host=host,
