@@ -30,6 +30,7 @@ class Upgrades:
         self._prefix = prefix
         self._gateway_url = gateway_url
         self._running: asyncio.Task[None] | None = None
+        self._order: pb.Upgrade | None = None  # that is carried out
         # The agent is to be started again when it has ended.
         self.restarts = False
 
@@ -69,10 +70,13 @@ class Upgrades:
         if self._prefix is None:
             self._tell(order.version, "failed", _NOT_INSTALLED)
         elif self._running is not None and not self._running.done():
+            if order == self._order:
+                return  # the hub does not know whether its first one came
             self._tell(order.version, "failed", "another upgrade is being installed")
         elif self._folder.state().trial:
             self._tell(order.version, "failed", "a version is on trial")
         else:
+            self._order = order
             self._running = asyncio.create_task(self._upgrade(order, self._prefix))
 
     async def _upgrade(self, order: pb.Upgrade, prefix: Path) -> None:

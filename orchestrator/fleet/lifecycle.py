@@ -9,7 +9,8 @@
   renewed by each heartbeat, ran out. Only a new Hello brings it back from DOWN.
 - A connected device that misses heartbeats is SUSPECT until it shows life again.
   One whose requests make no progress is the business of orchestrator.fleet.health.
-- Draining: nothing new; the device says goodbye when the last request ended.
+- Draining: nothing new; the device says goodbye when the last request ended. One that
+  drains only to start again is READY with its next Hello.
 - REVOKED is final.
 
 Times are ms of one monotonic clock, passed in.
@@ -35,6 +36,7 @@ from orchestrator.fleet.lifecycle_events import (
     MovedAway,
     Progressed,
     Removed,
+    RestartAnnounced,
     SendDrain,
     StateChanged,
     StreamClosed,
@@ -63,6 +65,8 @@ class _Life:
     connected: bool = False
     lease_until_ms: float = 0.0
     heard_ms: float = 0.0
+    # DRAINING by its own will, to come back.
+    returns: bool = False
 
 
 class Lifecycle:
@@ -86,6 +90,11 @@ class Lifecycle:
         """Whether frames of this epoch are accepted now."""
         life = self._lives.get(device_id)
         return life is not None and life.connected and life.epoch == epoch
+
+    def returns(self, device_id: DeviceId) -> bool:
+        """Whether the device drains only to start again."""
+        life = self._lives.get(device_id)
+        return life is not None and life.returns
 
     def handle(self, event: Event, now_ms: float) -> tuple[Effect, ...]:
         """Apply one event; returns what the hub must do, in order."""
@@ -126,6 +135,11 @@ class Lifecycle:
                 return self._disconnect(device_id, life, said_goodbye=False)
             case GoodbyeReceived(device_id):
                 return self._disconnect(device_id, life, said_goodbye=True)
+            case RestartAnnounced(device_id):
+                if life.state is DeviceState.DRAINING:
+                    return ()
+                life.returns = True
+                return (_enter(device_id, life, DeviceState.DRAINING, "drains to restart"),)
 
     def check_integrity(self) -> None:
         """Raise when the states contradict one another."""
@@ -156,7 +170,8 @@ class Lifecycle:
         life.connected = True
         life.heard_ms = now_ms
         life.lease_until_ms = now_ms + self.terms.lease_ms
-        if life.state is DeviceState.DRAINING:
+        returns, life.returns = life.returns, False
+        if life.state is DeviceState.DRAINING and not returns:
             effects.append(SendDrain(device_id, epoch))
         elif life.state is not DeviceState.READY:
             effects.append(_enter(device_id, life, DeviceState.READY, "hello"))
@@ -177,15 +192,16 @@ class Lifecycle:
         if said_goodbye:
             effects.append(_enter(device_id, life, DeviceState.LEFT, "goodbye"))
             effects.append(Close(device_id, life.epoch, CloseCause.GOODBYE))
-        elif life.state is DeviceState.READY:
+        elif life.state is DeviceState.READY or life.returns:
             effects.append(_enter(device_id, life, DeviceState.SUSPECT, "stream closed"))
         effects.append(Lost(device_id, life.epoch))
         return tuple(effects)
 
     def _drain(self, device_id: DeviceId, life: _Life) -> tuple[Effect, ...]:
         if life.connected:
-            if life.state is DeviceState.DRAINING:
+            if life.state is DeviceState.DRAINING and not life.returns:
                 return ()
+            life.returns = False
             entered = _enter(device_id, life, DeviceState.DRAINING, "drain requested")
             return (entered, SendDrain(device_id, life.epoch))
         if life.state is DeviceState.LEFT:
@@ -225,7 +241,8 @@ class Lifecycle:
             if life.state not in (DeviceState.READY, DeviceState.SUSPECT, DeviceState.DRAINING):
                 continue
             if now_ms >= life.lease_until_ms:
-                gone = DeviceState.LEFT if life.state is DeviceState.DRAINING else DeviceState.DOWN
+                drained = life.state is DeviceState.DRAINING and not life.returns
+                gone = DeviceState.LEFT if drained else DeviceState.DOWN
                 was_connected, life.connected = life.connected, False
                 effects.append(_enter(device_id, life, gone, "lease ran out"))
                 if was_connected:

@@ -62,6 +62,14 @@ class GoodbyeReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class RestartAnnounced:
+    """The device finishes what runs, ends and comes back by itself."""
+
+    device_id: DeviceId
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class DrainRequested:
     """An operator wants the device to finish what runs and take nothing new."""
 
@@ -88,7 +96,7 @@ class Tick:
     """Time passed."""
 
 
-ConnectionEvent = HeartbeatReceived | Progressed | StreamClosed | GoodbyeReceived
+ConnectionEvent = HeartbeatReceived | Progressed | StreamClosed | GoodbyeReceived | RestartAnnounced
 Event = ConnectionEvent | Enrolled | Connected | DrainRequested | Removed | MovedAway | Tick
 
 

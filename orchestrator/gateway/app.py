@@ -48,6 +48,7 @@ from orchestrator.identity.key_files import read_private
 from orchestrator.identity.key_store_redis import KeyStore
 from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.identity.token_store_redis import TokenStore
+from orchestrator.rollout.store_redis import RolloutStore
 from shoal.errors import ShoalError
 from shoal.http.admission import Admission
 from shoal.http.application import make_application
@@ -151,7 +152,9 @@ def build_gateway(config: GatewayConfig) -> Gateway:
         ).route(),
         *CascadeAdmin(authenticator, cascades).routes(),
         *onboarding_routes(depot),
-        *UpgradeRoutes(authenticator, edge, depot).routes(),
+        *UpgradeRoutes(
+            authenticator, edge, depot, RolloutStore(state), CatalogueStore(state)
+        ).routes(),
     ]
     gateway = Gateway(
         config, dispatcher, finder, service.cloud_records, state, make_application(routes)

@@ -13,6 +13,7 @@ from orchestrator.hub.service import Hub, HubParts
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
+from orchestrator.rollout.store_redis import RolloutStore
 from orchestrator.routing.router import Router
 
 
@@ -33,6 +34,7 @@ def build_hub(config: HubConfig) -> Hub:
         decisions=DecisionStore(client),
         local_served=LocalServedStore(client),
         catalogue=CatalogueStore(client),
+        rollouts=RolloutStore(client),
         tokens=TokenStore(client, authority.ca_sha256),
         authority=authority,
         router=Router(),

@@ -14,6 +14,7 @@ from orchestrator.hub.connection import DeviceConnection, Rejected
 from orchestrator.hub.devices import Devices
 from orchestrator.hub.local_served import LocalServed
 from orchestrator.hub.placement import Placement
+from orchestrator.hub.proofs import Proofs
 from orchestrator.hub.roles import Role, require_role
 from shoal.v1 import device_pb2, device_pb2_grpc, engine_pb2
 
@@ -25,10 +26,13 @@ HELLO_DEADLINE_S = 10.0
 class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
     """Feeds devices' frames to the hub's cores and their outboxes to the devices."""
 
-    def __init__(self, devices: Devices, placement: Placement, local_served: LocalServed) -> None:
+    def __init__(
+        self, devices: Devices, placement: Placement, local_served: LocalServed, proofs: Proofs
+    ) -> None:
         self._devices = devices
         self._local_served = local_served
         self._placement = placement
+        self._proofs = proofs
 
     async def Connect(
         self,
@@ -99,6 +103,7 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
                 inference = frame.inference
                 engine = inference.load if inference.HasField("load") else None
                 self._devices.progressed(connection, engine, moved=len(inference.updates) > 0)
+                self._proofs.hear(connection.device_id, inference)
                 self._placement.on_frame(connection.device_id, connection.epoch, inference)
             case "heartbeat":
                 self._devices.heartbeat(connection, frame.heartbeat)
@@ -110,6 +115,8 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
                 self._devices.goodbye(connection)
             case "upgrade_progress":
                 upgrading.note(connection, frame.upgrade_progress)
+                if frame.upgrade_progress.phase == "draining":
+                    self._devices.restarts(connection)
             case "local_served":
                 self._local_served.take(connection.device_id, frame.local_served)
             case None:

@@ -24,6 +24,7 @@ from orchestrator.fleet.lifecycle_events import (
     Lost,
     Progressed,
     Removed,
+    RestartAnnounced,
     SendDrain,
     StateChanged,
     StreamClosed,
@@ -198,6 +199,10 @@ class Devices:
         """The device leaves in good order."""
         self._handle(GoodbyeReceived(connection.device_id, connection.epoch))
 
+    def restarts(self, connection: DeviceConnection) -> None:
+        """The device takes nothing new, ends after its last request, and comes back."""
+        self._handle(RestartAnnounced(connection.device_id, connection.epoch))
+
     def closed(self, connection: DeviceConnection) -> None:
         """The stream ended, for whatever reason; nothing is routed there from now on."""
         connection.outbox.discard()
@@ -255,7 +260,8 @@ class Devices:
         match effect:
             case StateChanged(device_id, old, new, why):
                 self._views.set_state(device_id, new)
-                self._tell(device_id, new)
+                if not self._lifecycle.returns(device_id):  # else the next hub drains it for good
+                    self._tell(device_id, new)
                 _log.info("device_state", device_id=device_id, old=old, new=new, why=why)
                 if new is DeviceState.REVOKED:
                     self._let_go(device_id)

@@ -17,9 +17,8 @@ from orchestrator.hub.devices import Devices
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.roles import Role, require_role
 from orchestrator.hub.summary import INTERVAL_S, Summaries
-from orchestrator.hub.upgrading import cannot_upgrade
 from orchestrator.identity.cache_users_redis import CacheUsers
-from shoal.v1 import device_pb2, engine_pb2, fleet_pb2, fleet_pb2_grpc
+from shoal.v1 import engine_pb2, fleet_pb2, fleet_pb2_grpc
 
 _log = structlog.get_logger()
 
@@ -151,34 +150,6 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
             raise RuntimeError("abort returned") from error
         _log.info("device_removed", device_id=entry.device_id, name=entry.name)
         return _reply(entry.device_id, DeviceState.REVOKED)
-
-    async def UpgradeDevice(
-        self, request: fleet_pb2.UpgradeDeviceRequest, context: grpc.aio.ServicerContext
-    ) -> fleet_pb2.DeviceReply:
-        """Order another version; the device says in its status what becomes of it."""
-        await require_role(context, Role.GATEWAY)
-        entry = await self._find(request.device, context)
-        connection = self._devices.connection_of(entry.device_id)
-        if connection is not None and (why := cannot_upgrade(connection)):
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
-        frame = device_pb2.HubFrame(upgrade=request.upgrade)
-        return await self._tell(entry.device_id, frame, context)
-
-    async def JudgeUpgrade(
-        self, request: fleet_pb2.JudgeUpgradeRequest, context: grpc.aio.ServicerContext
-    ) -> fleet_pb2.DeviceReply:
-        """Tell a device whether the release on trial stays."""
-        await require_role(context, Role.GATEWAY)
-        entry = await self._find(request.device, context)
-        frame = device_pb2.HubFrame(upgrade_verdict=request.verdict)
-        return await self._tell(entry.device_id, frame, context)
-
-    async def _tell(
-        self, device_id: DeviceId, frame: device_pb2.HubFrame, context: grpc.aio.ServicerContext
-    ) -> fleet_pb2.DeviceReply:
-        if self._devices.send(device_id, frame) is None:
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the device is not connected")
-        return _reply(device_id, self._devices.state_of(device_id))
 
     async def _find(self, id_or_name: str, context: grpc.aio.ServicerContext) -> DeviceEntry:
         try:

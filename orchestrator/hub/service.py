@@ -31,10 +31,12 @@ from orchestrator.hub.placement import Placement
 from orchestrator.hub.placing import PlacementParts
 from orchestrator.hub.presence import Presence
 from orchestrator.hub.records import Recorder
+from orchestrator.hub.rollouts import Rollouts
 from orchestrator.hub.summary import Summaries
 from orchestrator.identity.authority import Authority
 from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
+from orchestrator.rollout.store_redis import RolloutStore
 from orchestrator.routing.router import Router
 from shoal.v1 import (
     device_pb2_grpc,
@@ -63,6 +65,7 @@ class HubParts:
     decisions: DecisionStore
     local_served: LocalServedStore
     catalogue: CatalogueStore
+    rollouts: RolloutStore
     tokens: TokenStore
     authority: Authority
     router: Router
@@ -97,6 +100,7 @@ class Hub:
         self._models = ModelPlacement(
             config.hub_id, parts.catalogue, parts.registry, self._devices, parts.clock
         )
+        self._rollouts = Rollouts(config.hub_id, parts.rollouts, self._devices, parts.clock)
         self._presence = Presence(parts.directory, parts.registry, self._entry)
         self._servers: list[grpc.aio.Server] = []
         self._loops: list[asyncio.Task[None]] = []
@@ -118,6 +122,7 @@ class Hub:
             asyncio.create_task(self._flush_forever(), name="hub-flush"),
             asyncio.create_task(self._devices.roster.follow(), name="hub-changes"),
             asyncio.create_task(self._models.run(), name="hub-models"),
+            asyncio.create_task(self._rollouts.run(), name="hub-rollouts"),
         ]
         enrol_server, link_server = self._build_servers()
         enrol_port = self._bind(enrol_server, self._config.enrol_port, ask_certificate=False)
@@ -188,7 +193,10 @@ class Hub:
             enrolment, link_server
         )
         device_pb2_grpc.add_DeviceLinkServicer_to_server(  # type: ignore[no-untyped-call]
-            DeviceLinkServicer(self._devices, self._placement, self._local_served), link_server
+            DeviceLinkServicer(
+                self._devices, self._placement, self._local_served, self._rollouts.proofs
+            ),
+            link_server,
         )
         inference_pb2_grpc.add_InferenceServicer_to_server(  # type: ignore[no-untyped-call]
             InferenceServicer(self._placement, self._config.session_queue_frames), link_server

@@ -9,10 +9,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from shoal.cli.agents_rollout import Rollout, Terms, batch_size, select
-from shoal.cli.commands import admin_client, reported, user_client
+from shoal.cli.client import GatewayClient
+from shoal.cli.commands import admin_client, reported
 from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.output import JsonFlag, answer, notes, print_json
+
+_POLL_S = 0.5
+_OPEN = ("waiting", "due", "ordered")
 
 agents_app = typer.Typer(help="The agents' versions.", no_args_is_help=True)
 
@@ -49,7 +52,8 @@ def versions(as_json: JsonFlag = False) -> None:
 @reported
 def upgrade(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     selector: Annotated[
-        str, typer.Option(help="all, or name=GLOB, class=C, version=V; commas: all of them.")
+        str,
+        typer.Option(help="all, or name=GLOB, class=C, version=V, LABEL=V; commas: all of them."),
     ] = "all",
     batch: Annotated[str, typer.Option(help="Devices at once: a number or a share.")] = "10%",
     version: Annotated[str, typer.Option(help="Default: the orchestrator's own.")] = "",
@@ -60,51 +64,77 @@ def upgrade(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         int, typer.Option(min=1, max=3600, help="Seconds for what still runs.")
     ] = 60,
     max_failures: Annotated[int, typer.Option(min=0, help="Stop after more than these.")] = 0,
+    detach: Annotated[bool, typer.Option("--detach", help="Do not wait for the end.")] = False,
+    status: Annotated[
+        bool, typer.Option("--status", help="Only show the rollout that runs, or the last.")
+    ] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Open no further batch of the one that runs.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Give devices another version: drained first, kept once each serves, else taken back.
 
-    Batch after batch; it stops when more devices than allowed went back.
+    Batch after batch; it stops when more devices than allowed went back. The hub carries it
+    on: ending this command, or the hub, does not end the rollout.
     """
     client = admin_client()
-    release = _release(client.get("/shoal/v1/releases")["releases"], version)
-    devices = select(client.get("/shoal/v1/devices")["devices"], selector)
-    if not devices:
-        raise CliError(ExitCode.NOT_FOUND, f"No device is selected by {selector!r}.")
-    rollout = Rollout(
-        client, user_client(), Terms(release, ready_within, drain_within), time.monotonic
-    )
-    size = batch_size(batch, len(devices))
-    results: list[dict[str, Any]] = []
-    for first in range(0, len(devices), size):
-        for result in rollout.run(devices[first : first + size]):
-            results.append(result)
-            text = escape(f"{result['device']}: {result['outcome']} {result['why']}".rstrip())
-            notes.print(text)
-        failed = sum(each["outcome"] in ("refused", "rolled_back", "lost") for each in results)
-        if failed > max_failures:
-            break
-    left = len(devices) - len(results)
-    if as_json:
-        print_json({"release": release["release"], "results": results, "untouched": left})
-    if failed > max_failures:
+    if status or cancel:
+        path = "/shoal/v1/rollouts/last"
+        rollout = client.post(f"{path}/cancel") if cancel else client.get(path)
+        _show(rollout, as_json=as_json)
+        return
+    rollout = client.post(
+        "/shoal/v1/rollouts",
+        {
+            "selector": selector, "batch": batch, "version": version,
+            "ready_within_s": ready_within, "drain_within_s": drain_within,
+            "max_failures": max_failures,
+        },
+    )  # fmt: skip
+    if not detach:
+        rollout = _follow(client, rollout)
+    _show(rollout, as_json=as_json)
+    if rollout["outcome"] not in {"running", "done"}:
         raise CliError(
             ExitCode.FAILED,
-            f"{failed} devices do not run {release['release']}; {left} were not touched.",
+            f"The rollout of {rollout['release']} is {rollout['outcome']}.",
             "See the reasons above, and `shoal agents versions`.",
         )
 
 
-def _release(releases: list[dict[str, Any]], version: str) -> dict[str, Any]:
-    found = [each for each in releases if version in ("", each["version"])]
-    if not found:
-        known = ", ".join(each["version"] for each in releases) or "none"
-        raise CliError(
-            ExitCode.NOT_FOUND,
-            f"The fleet has no version {version!r} for devices; it has: {known}.",
-            "Put its wheel into the folder depot/releases of the orchestrator's SHOAL_HOME.",
-        )
-    return found[0]
+def _follow(client: GatewayClient, rollout: dict[str, Any]) -> dict[str, Any]:
+    """Tell of each device as it ends, until the rollout ended; Ctrl-C leaves it going."""
+    told: set[str] = set()
+    while True:
+        for each in rollout["devices"]:
+            if each["phase"] not in _OPEN and each["device"] not in told:
+                told.add(each["device"])
+                notes.print(escape(f"{each['device']}: {each['phase']} {each['why']}".rstrip()))
+        if rollout["outcome"] != "running":
+            return rollout
+        time.sleep(_POLL_S)
+        try:
+            latest = client.get("/shoal/v1/rollouts/last")
+        except CliError as error:
+            if error.code is not ExitCode.UNREACHABLE:
+                raise
+            continue  # a gateway or hub that restarts; the rollout goes on
+        if latest["id"] != rollout["id"]:
+            raise CliError(ExitCode.FAILED, "Another rollout took this one's place.")
+        rollout = latest
+
+
+def _show(rollout: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(rollout)
+        return
+    ending = "" if rollout["outcome"] != "running" or not rollout["cancelled"] else ", cancelled"
+    answer.print(f"{rollout['release']}: {rollout['outcome']}{ending}")
+    table = Table("device", "phase", "", box=None, header_style="bold")
+    for each in rollout["devices"]:
+        table.add_row(each["device"], each["phase"], escape(each["why"]))
+    answer.print(table)
 
 
 def _remark(installation: dict[str, Any]) -> str:

@@ -66,22 +66,6 @@ class DeviceRequest(_message.Message):
     device: str
     def __init__(self, device: _Optional[str] = ...) -> None: ...
 
-class UpgradeDeviceRequest(_message.Message):
-    __slots__ = ("device", "upgrade")
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
-    UPGRADE_FIELD_NUMBER: _ClassVar[int]
-    device: str
-    upgrade: _device_pb2.Upgrade
-    def __init__(self, device: _Optional[str] = ..., upgrade: _Optional[_Union[_device_pb2.Upgrade, _Mapping]] = ...) -> None: ...
-
-class JudgeUpgradeRequest(_message.Message):
-    __slots__ = ("device", "verdict")
-    DEVICE_FIELD_NUMBER: _ClassVar[int]
-    VERDICT_FIELD_NUMBER: _ClassVar[int]
-    device: str
-    verdict: _device_pb2.UpgradeVerdict
-    def __init__(self, device: _Optional[str] = ..., verdict: _Optional[_Union[_device_pb2.UpgradeVerdict, _Mapping]] = ...) -> None: ...
-
 class DeviceReply(_message.Message):
     __slots__ = ("device_id", "state")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]

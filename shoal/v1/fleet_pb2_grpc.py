@@ -54,16 +54,6 @@ class FleetStub:
                 request_serializer=shoal_dot_v1_dot_fleet__pb2.DeviceRequest.SerializeToString,
                 response_deserializer=shoal_dot_v1_dot_fleet__pb2.DeviceReply.FromString,
                 _registered_method=True)
-        self.UpgradeDevice = channel.unary_unary(
-                '/shoal.v1.Fleet/UpgradeDevice',
-                request_serializer=shoal_dot_v1_dot_fleet__pb2.UpgradeDeviceRequest.SerializeToString,
-                response_deserializer=shoal_dot_v1_dot_fleet__pb2.DeviceReply.FromString,
-                _registered_method=True)
-        self.JudgeUpgrade = channel.unary_unary(
-                '/shoal.v1.Fleet/JudgeUpgrade',
-                request_serializer=shoal_dot_v1_dot_fleet__pb2.JudgeUpgradeRequest.SerializeToString,
-                response_deserializer=shoal_dot_v1_dot_fleet__pb2.DeviceReply.FromString,
-                _registered_method=True)
 
 
 class FleetServicer:
@@ -95,19 +85,6 @@ class FleetServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def UpgradeDevice(self, request, context):
-        """Sends the order; what becomes of it is in DeviceStatus.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def JudgeUpgrade(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_FleetServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -129,16 +106,6 @@ def add_FleetServicer_to_server(servicer, server):
             'RemoveDevice': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveDevice,
                     request_deserializer=shoal_dot_v1_dot_fleet__pb2.DeviceRequest.FromString,
-                    response_serializer=shoal_dot_v1_dot_fleet__pb2.DeviceReply.SerializeToString,
-            ),
-            'UpgradeDevice': grpc.unary_unary_rpc_method_handler(
-                    servicer.UpgradeDevice,
-                    request_deserializer=shoal_dot_v1_dot_fleet__pb2.UpgradeDeviceRequest.FromString,
-                    response_serializer=shoal_dot_v1_dot_fleet__pb2.DeviceReply.SerializeToString,
-            ),
-            'JudgeUpgrade': grpc.unary_unary_rpc_method_handler(
-                    servicer.JudgeUpgrade,
-                    request_deserializer=shoal_dot_v1_dot_fleet__pb2.JudgeUpgradeRequest.FromString,
                     response_serializer=shoal_dot_v1_dot_fleet__pb2.DeviceReply.SerializeToString,
             ),
     }
@@ -249,60 +216,6 @@ class Fleet:
             target,
             '/shoal.v1.Fleet/RemoveDevice',
             shoal_dot_v1_dot_fleet__pb2.DeviceRequest.SerializeToString,
-            shoal_dot_v1_dot_fleet__pb2.DeviceReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def UpgradeDevice(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/shoal.v1.Fleet/UpgradeDevice',
-            shoal_dot_v1_dot_fleet__pb2.UpgradeDeviceRequest.SerializeToString,
-            shoal_dot_v1_dot_fleet__pb2.DeviceReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def JudgeUpgrade(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/shoal.v1.Fleet/JudgeUpgrade',
-            shoal_dot_v1_dot_fleet__pb2.JudgeUpgradeRequest.SerializeToString,
             shoal_dot_v1_dot_fleet__pb2.DeviceReply.FromString,
             options,
             channel_credentials,

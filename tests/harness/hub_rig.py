@@ -126,6 +126,7 @@ class ScriptedDevice:
         self.device_class = "x86_cpu"
         self.models = [model_report()]
         self.running: list[str] = []
+        self.installation = device_pb2.Installation()
         self.min_protocol = MIN_PROTOCOL_VERSION
         self.max_protocol = PROTOCOL_VERSION
 
@@ -143,6 +144,7 @@ class ScriptedDevice:
             models=self.models,
             running_request_ids=self.running,
             last_epoch=self.epoch,
+            installation=self.installation,
         )
         await self.call.write(device_pb2.DeviceFrame(hello=hello))
         first = await self.read()

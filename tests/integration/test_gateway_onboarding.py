@@ -68,3 +68,30 @@ async def test_gateway_without_a_depot_makes_tokens_all_the_same(
             assert (await http.get("/shoal/v1/install.sh")).status_code == 404
     assert made["token"].startswith("shoal-join.")
     assert "install" not in made
+
+
+async def test_rollout_is_begun_shown_and_cancelled_by_an_administrator_only(
+    rig: GatewayRig,
+) -> None:
+    async with httpx.AsyncClient(base_url=rig.url, trust_env=False) as http:
+        for path in ("rollouts", "rollouts/last/cancel"):
+            for key in ("wrong", rig.key):
+                headers = {"authorization": f"Bearer {key}"}
+                answer = await http.post(f"/shoal/v1/{path}", headers=headers, json={})
+                assert answer.status_code in {401, 403}
+        http.headers["authorization"] = f"Bearer {rig.admin_key}"
+        wrong = [{"selector": "site=far"}, {"batch": "0"}, {"version": "9"}, {"selector": "x"}]
+        for body in wrong:
+            answer = await http.post("/shoal/v1/rollouts", json=body)
+            assert answer.status_code in {400, 404}, body
+            assert answer.json()["error"]["param"] in body
+        begun = await http.post(
+            "/shoal/v1/rollouts", json={"selector": "class=arm_cpu", "batch": "1"}
+        )
+        assert begun.json()["devices"] == [{"device": "bench-arm", "phase": "waiting", "why": ""}]
+        again = await http.post("/shoal/v1/rollouts", json={})
+        assert "--cancel" in again.json()["error"]["message"]
+        await http.post("/shoal/v1/rollouts/last/cancel")
+        shown = (await http.get("/shoal/v1/rollouts/last")).json()
+    assert (shown["id"], shown["cancelled"]) == (begun.json()["id"], True)
+    assert shown["release"].startswith(f"{shown['version']}-")

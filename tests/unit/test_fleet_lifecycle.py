@@ -23,6 +23,7 @@ from orchestrator.fleet.lifecycle_events import (
     MovedAway,
     Progressed,
     Removed,
+    RestartAnnounced,
     SendDrain,
     StateChanged,
     StreamClosed,
@@ -71,6 +72,22 @@ def test_down_device_is_ready_again_at_its_next_hello(ready: Lifecycle) -> None:
     ready.handle(Tick(), 20_000)
     ready.handle(Connected(D, 2), 21_000)
     assert ready.state_of(D) is DeviceState.READY
+
+
+def test_device_that_drains_to_restart_is_ready_with_its_next_hello(ready: Lifecycle) -> None:
+    ready.handle(RestartAnnounced(D, 1), 0)
+    assert ready.state_of(D) is DeviceState.DRAINING
+    assert ready.returns(D)
+    ready.handle(StreamClosed(D, 1), 10)
+    assert ready.state_of(D) is DeviceState.SUSPECT
+    assert SendDrain(D, 2) not in ready.handle(Connected(D, 2), 20)
+    assert ready.state_of(D) is DeviceState.READY
+
+
+def test_operators_drain_holds_for_a_device_that_drains_to_restart(ready: Lifecycle) -> None:
+    ready.handle(RestartAnnounced(D, 1), 0)
+    assert SendDrain(D, 1) in ready.handle(DrainRequested(D), 5)
+    assert SendDrain(D, 2) in ready.handle(Connected(D, 2), 20)
 
 
 def test_silent_device_is_suspect_then_ready_again_at_its_heartbeat(ready: Lifecycle) -> None:
@@ -192,6 +209,7 @@ _events = st.one_of(
             Progressed,
             StreamClosed,
             GoodbyeReceived,
+            RestartAnnounced,
         )
     ),
     st.builds(DrainRequested, _ids),

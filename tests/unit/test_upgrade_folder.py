@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 
 from agent.upgrade.folder import UpgradeFolder
-from shoal.cli.agents_rollout import batch_size, select
-from shoal.cli.exit_codes import CliError
 from shoal.onboarding.sources import control_script
 
 _PYTHON = """#!/bin/sh
@@ -81,22 +79,3 @@ def test_release_that_was_kept_runs_from_then_on_and_older_ones_go(tmp_path: Pat
         assert folder.state().trial == ""
     assert {path.name for path in folder.versions.iterdir()} == {"two", "three"}
     assert os.readlink(folder.path / "current") == "versions/three"
-
-
-def test_selectors_and_batches() -> None:
-    devices = [
-        {"name": f"hall-{i}", "class": c, "agent_version": "1", "state": "READY"}
-        for i, c in enumerate(["gpu", "arm_cpu", "arm_cpu"])
-    ]
-    devices.append({"name": "gone", "class": "gpu", "agent_version": "1", "state": "LEFT"})
-    assert [d["name"] for d in select(devices, "class=arm_cpu,name=hall-[12]")] == [
-        "hall-1",
-        "hall-2",
-    ]
-    assert len(select(devices, "all")) == 3
-    with pytest.raises(CliError):
-        select(devices, "colour=red")
-    assert (batch_size("10%", 3), batch_size("10%", 40), batch_size("5", 2)) == (1, 4, 5)
-    for wrong in ("0", "x", "101%"):
-        with pytest.raises(CliError):
-            batch_size(wrong, 3)
