@@ -132,6 +132,9 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
         "RAY_worker_niceness": "0",
         # Ten rounds a second cost a twentieth of a core, of which models need every bit.
         "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
+        # An idle replica of a hosted model is known as such within seconds, not in ten.
+        "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
+        "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "2",
         # Nothing here runs as Ray tasks that somebody would look up afterwards.
         "RAY_task_events_report_interval_ms": "0",
         "RAY_SERVE_ENABLE_HA_PROXY": "1",

@@ -11,7 +11,13 @@ from tests.harness.models import smollm2_file
 
 
 @pytest.fixture(scope="package")
-def fleet() -> Iterator[Fleet]:
-    running = Fleet("--model", str(smollm2_file()), "--slots", "8", "--context", "2048")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    config = tmp_path_factory.mktemp("cloud") / "cloud.toml"
+    config.write_text(
+        f'[[hosted]]\nfile = "{smollm2_file()}"\nname = "hosted-big"\n'
+        "num_parameters = 70_000_000_000\nslots = 2\ncontext_tokens = 512\nidle_s = 1\n"
+    )
+    options = ("--slots", "8", "--context", "2048", "--cloud-config", str(config))
+    running = Fleet("--model", str(smollm2_file()), *options)
     yield running
     running.close()
