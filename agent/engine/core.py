@@ -111,6 +111,13 @@ class EngineCore:
         for key in self._scheduler.keys_of_session(session_id):
             self.cancel(key)
 
+    def hand_over(self) -> PrefixStore | None:
+        """Let what ended sequences have in their slots leave them; where it goes."""
+        self._clear_left()
+        if self._prefixes is not None:
+            self._prefixes.settle()
+        return self._prefixes
+
     def fail_all(self, error: ShoalError) -> None:
         """Report the failure for every request and drop it; the runner is not touched."""
         for sequence in (*self._scheduler.running, *self._scheduler.waiting):
@@ -118,15 +125,9 @@ class EngineCore:
             self._scheduler.remove(sequence)
 
     def step(self) -> None:
-        """Start what has a slot, compute one chunk or one decode, and collect its tokens.
-
-        First leaves what ended sequences have in their slots; their last words were told.
-        Raises RunnerError when the computation failed; the context is lost then.
-        """
-        self._clear_left()
+        """Start what has a slot, compute a chunk or a decode; RunnerError loses the context."""
+        self.hand_over()
         self._expire()
-        if self._prefixes is not None:
-            self._prefixes.settle()
         for sequence in self._scheduler.take_startable(self._may_start):
             self._start(sequence)
         self._preempt()
@@ -293,6 +294,5 @@ class EngineCore:
                 self._fail(sequence, Reason.DEADLINE_EXCEEDED, text)
 
     def _fail(self, sequence: Sequence, reason: Reason, text: str) -> None:
-        failed = ShoalError(reason, text)
-        self._updates.append(Update(sequence.request.key, failed=failed))
+        self._updates.append(Update(sequence.request.key, failed=ShoalError(reason, text)))
         self._end(sequence)

@@ -54,6 +54,9 @@ class PrefixStore(Protocol):
     def next_deadline_s(self) -> float | None:
         """When, on the monotonic clock, `settle` must run though nothing woke the loop."""
 
+    def drain_shared(self, timeout_s: float) -> bool:
+        """Wait until the shared tier has what left the slots so far; on any thread."""
+
     def counters(self) -> Mapping[str, float]:
         """Cumulative figures and present sizes, named as the metrics are."""
 
@@ -169,6 +172,15 @@ class CachedPrefixes:
     def next_deadline_s(self) -> float | None:
         """See PrefixStore."""
         return self._cache.cache.next_deadline_s()
+
+    @property
+    def shared_space(self) -> str:
+        """See PrefixCache."""
+        return self._cache.shared_space
+
+    def drain_shared(self, timeout_s: float) -> bool:
+        """See PrefixStore."""
+        return self._cache.cache.drain_shared(timeout_s)
 
     def counters(self) -> Mapping[str, float]:
         """See PrefixStore."""

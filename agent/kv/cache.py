@@ -137,6 +137,15 @@ class BlockCache:
             figures[f"kv_restore_ms_{tier}"] = restore_ms
         return figures | self._tiers.figures()
 
+    @property
+    def shares(self) -> bool:
+        """Whether there is a shared tier at all."""
+        return self._tiers.shared is not None
+
+    def drain_shared(self, timeout_s: float) -> bool:
+        """Wait until the shared tier has what was offered to it; on any thread."""
+        return self._tiers.shared is None or self._tiers.shared.drain(timeout_s)
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until disk and shared tier have what was offered to them."""
         return self._tiers.drain(timeout_s)

@@ -84,6 +84,11 @@ class PrefixCache:
         """True when prefixes of any length are kept and found, replies included."""
         return self._tails is not None
 
+    @property
+    def shared_space(self) -> str:
+        """Names blocks that other devices could use in the shared tier, in hex; empty: none."""
+        return self._space.key().hex() if self.cache.shares else ""
+
     def shares_at_once(self, seq: SeqKey) -> bool:
         """Whether other devices could use this prompt's blocks as soon as it is prefilled."""
         return self.cache.shares_at_once(seq)

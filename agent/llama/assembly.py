@@ -47,6 +47,7 @@ class Assembly:
         self._sha256 = ""
         self._speed: MeasuredSpeed | None = None
         self._no_cache_reason = ""
+        self._block_space = ""
 
     @property
     def runner(self) -> LlamaRunner:
@@ -94,11 +95,13 @@ class Assembly:
 
     def _open_prefixes(self, wake: Callable[[], None]) -> CachedPrefixes | None:
         try:
-            return open_prefixes(self._config.prefix_cache, self.runner, self._sha256, wake)
+            cached = open_prefixes(self._config.prefix_cache, self.runner, self._sha256, wake)
         except NotCachedError as error:
             self._no_cache_reason = str(error)
             log.info("prefixes_not_cached", reason=str(error))
             return None
+        self._block_space = cached.shared_space
+        return cached
 
     async def start_template(self) -> ChatTemplate | None:
         """The model's chat template, compiled; None when it has none that works."""
@@ -129,7 +132,11 @@ class Assembly:
     def report(self) -> engine_pb2.ModelReport:
         """The model report, once core and template were made."""
         facts = LoadedFacts(
-            self._sha256, self._speed, self._template is not None, self._no_cache_reason
+            self._sha256,
+            self._speed,
+            self._template is not None,
+            self._no_cache_reason,
+            self._block_space,
         )
         return ready_report(self._config, self.runner, self._library_log, facts)
 

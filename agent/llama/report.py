@@ -27,6 +27,8 @@ class LoadedFacts:
     has_chat_template: bool
     # Why prefixes are not cached; empty: they are.
     no_cache_reason: str
+    # See ModelReport.block_space.
+    block_space: str
 
 
 def loading_report(config: EngineConfig) -> engine_pb2.ModelReport:
@@ -67,6 +69,7 @@ def ready_report(
         file_sha256=facts.sha256,
         caches_blocks=not facts.no_cache_reason,
         no_cache_reason=facts.no_cache_reason,
+        block_space=facts.block_space,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from agent.engine.output import Load, Update
 from agent.engine.request import RequestKey
 from agent.llama.loop import EngineLoop
+from agent.llama.owner import Owner
 from agent.llama.prepare import RequestPreparer
 from agent.llama.speculating import Order, Speculator
 from agent.llama.wire import load_to_wire, update_to_wire
@@ -22,6 +24,9 @@ from shoal.v1 import inference_pb2_grpc as pb_grpc
 
 log = structlog.get_logger()
 
+# The hub gives up sooner; writes that take this long are of no use to anybody.
+_HAND_OVER_LIMIT_S = 20.0
+
 
 class _Session:
     """One client's stream: what is being prepared for it and what it has to be sent."""
@@ -30,6 +35,8 @@ class _Session:
         self.session_id = session_id
         self.preparing: dict[str, asyncio.Task[None]] = {}
         self.closed = False
+        # Requests whose `finished` waits until their blocks are shared.
+        self.prefills: set[str] = set()
         self._updates: list[pb.SequenceUpdate] = []
         self._load: pb.EngineLoad | None = None
         self._news = asyncio.Event()
@@ -70,6 +77,7 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
         # Set once the model is loaded: requests that a verifier is named for go there.
         self.speculator: Speculator | None = None
         self._sessions: dict[int, _Session] = {}
+        self._handing_over: set[asyncio.Task[None]] = set()
         self._session_ids = itertools.count(1)
         self._last_load = pb.EngineLoad()
 
@@ -85,7 +93,7 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
         for update in updates:
             session = self._sessions.get(update.key.session_id)
             if session is not None and preparer is not None:
-                session.push(update_to_wire(update, preparer.piece))
+                self._push(session, update_to_wire(update, preparer.piece))
             _log_end(update)
         if load is None:
             return
@@ -94,6 +102,27 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
             self._last_load = message
             for session in self._sessions.values():
                 session.push_load(message)
+
+    def _push(self, session: _Session, update: pb.SequenceUpdate) -> None:
+        if update.request_id not in session.prefills:
+            session.push(update)
+            return
+        update.ClearField("delta")
+        if not update.HasField("finished"):
+            session.push(update)
+            return
+        session.prefills.discard(update.request_id)
+        task = asyncio.create_task(self._hand_over(session, update))
+        self._handing_over.add(task)
+        task.add_done_callback(self._handing_over.discard)
+
+    async def _hand_over(self, session: _Session, finished: pb.SequenceUpdate) -> None:
+        """Tell the end of a prompt that was computed for another device when that can have it."""
+        if self._loop is not None:
+            store = await Owner(self._loop).call(lambda core: core.hand_over())
+            if store is not None:
+                await asyncio.to_thread(store.drain_shared, _HAND_OVER_LIMIT_S)
+        session.push(finished)
 
     async def Describe(
         self, request: engine_pb2.DescribeRequest, context: Any
@@ -156,6 +185,9 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
         else:
             if session.closed:
                 return
+            if request.prefill_only:
+                session.prefills.add(request.request_id)
+                prepared = replace(prepared, max_tokens=1, ignore_eos=True, stop=())
             if request.HasField("speculation") and self.speculator is not None:
                 self.speculator.start(Order(prepared, request))
             else:

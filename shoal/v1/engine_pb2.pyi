@@ -41,7 +41,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ModelReport(_message.Message):
-    __slots__ = ("name", "file", "fingerprint", "architecture", "quantisation", "num_parameters", "size_bytes", "context_tokens", "train_context_tokens", "slots", "kv_bytes_per_token", "kv_type", "flash_attention", "kernels", "prefill_tokens_per_s", "decode_tokens_per_s", "decode_batch_tokens_per_s", "has_chat_template", "state", "failure", "load", "file_sha256", "caches_blocks", "no_cache_reason", "condition", "companion", "deployed", "fetched_bytes", "file_bytes", "failure_kind")
+    __slots__ = ("name", "file", "fingerprint", "architecture", "quantisation", "num_parameters", "size_bytes", "context_tokens", "train_context_tokens", "slots", "kv_bytes_per_token", "kv_type", "flash_attention", "kernels", "prefill_tokens_per_s", "decode_tokens_per_s", "decode_batch_tokens_per_s", "has_chat_template", "state", "failure", "load", "file_sha256", "caches_blocks", "no_cache_reason", "condition", "companion", "deployed", "fetched_bytes", "file_bytes", "failure_kind", "block_space")
     NAME_FIELD_NUMBER: _ClassVar[int]
     FILE_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class ModelReport(_message.Message):
     FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
     FILE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FAILURE_KIND_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_SPACE_FIELD_NUMBER: _ClassVar[int]
     name: str
     file: str
     fingerprint: str
@@ -102,4 +103,5 @@ class ModelReport(_message.Message):
     fetched_bytes: int
     file_bytes: int
     failure_kind: FailureKind
-    def __init__(self, name: _Optional[str] = ..., file: _Optional[str] = ..., fingerprint: _Optional[str] = ..., architecture: _Optional[str] = ..., quantisation: _Optional[str] = ..., num_parameters: _Optional[int] = ..., size_bytes: _Optional[int] = ..., context_tokens: _Optional[int] = ..., train_context_tokens: _Optional[int] = ..., slots: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., kv_type: _Optional[str] = ..., flash_attention: _Optional[bool] = ..., kernels: _Optional[_Iterable[str]] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., decode_batch_tokens_per_s: _Optional[_Iterable[float]] = ..., has_chat_template: _Optional[bool] = ..., state: _Optional[_Union[ModelState, str]] = ..., failure: _Optional[str] = ..., load: _Optional[_Union[_inference_pb2.EngineLoad, _Mapping]] = ..., file_sha256: _Optional[str] = ..., caches_blocks: _Optional[bool] = ..., no_cache_reason: _Optional[str] = ..., condition: _Optional[str] = ..., companion: _Optional[str] = ..., deployed: _Optional[bool] = ..., fetched_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., failure_kind: _Optional[_Union[FailureKind, str]] = ...) -> None: ...
+    block_space: str
+    def __init__(self, name: _Optional[str] = ..., file: _Optional[str] = ..., fingerprint: _Optional[str] = ..., architecture: _Optional[str] = ..., quantisation: _Optional[str] = ..., num_parameters: _Optional[int] = ..., size_bytes: _Optional[int] = ..., context_tokens: _Optional[int] = ..., train_context_tokens: _Optional[int] = ..., slots: _Optional[int] = ..., kv_bytes_per_token: _Optional[int] = ..., kv_type: _Optional[str] = ..., flash_attention: _Optional[bool] = ..., kernels: _Optional[_Iterable[str]] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., decode_batch_tokens_per_s: _Optional[_Iterable[float]] = ..., has_chat_template: _Optional[bool] = ..., state: _Optional[_Union[ModelState, str]] = ..., failure: _Optional[str] = ..., load: _Optional[_Union[_inference_pb2.EngineLoad, _Mapping]] = ..., file_sha256: _Optional[str] = ..., caches_blocks: _Optional[bool] = ..., no_cache_reason: _Optional[str] = ..., condition: _Optional[str] = ..., companion: _Optional[str] = ..., deployed: _Optional[bool] = ..., fetched_bytes: _Optional[int] = ..., file_bytes: _Optional[int] = ..., failure_kind: _Optional[_Union[FailureKind, str]] = ..., block_space: _Optional[str] = ...) -> None: ...

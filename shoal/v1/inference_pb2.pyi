@@ -101,7 +101,7 @@ class CancelRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt", "tenant_weight", "speculation", "measure_confidence")
+    __slots__ = ("request_id", "model", "tenant", "chat", "text", "tokens", "sampling", "stop", "max_tokens", "top_logprobs", "hints", "deadline_unix_ms", "ignore_eos", "user", "tenant_salt", "tenant_weight", "speculation", "measure_confidence", "prefill_only")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class GenerateRequest(_message.Message):
     TENANT_WEIGHT_FIELD_NUMBER: _ClassVar[int]
     SPECULATION_FIELD_NUMBER: _ClassVar[int]
     MEASURE_CONFIDENCE_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_ONLY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model: str
     tenant: str
@@ -138,7 +139,8 @@ class GenerateRequest(_message.Message):
     tenant_weight: float
     speculation: Speculation
     measure_confidence: bool
-    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ..., tenant_weight: _Optional[float] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., measure_confidence: _Optional[bool] = ...) -> None: ...
+    prefill_only: bool
+    def __init__(self, request_id: _Optional[str] = ..., model: _Optional[str] = ..., tenant: _Optional[str] = ..., chat: _Optional[_Union[ChatPrompt, _Mapping]] = ..., text: _Optional[str] = ..., tokens: _Optional[_Union[TokenPrompt, _Mapping]] = ..., sampling: _Optional[_Union[Sampling, _Mapping]] = ..., stop: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., top_logprobs: _Optional[int] = ..., hints: _Optional[_Union[RoutingHints, _Mapping]] = ..., deadline_unix_ms: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., user: _Optional[str] = ..., tenant_salt: _Optional[bytes] = ..., tenant_weight: _Optional[float] = ..., speculation: _Optional[_Union[Speculation, _Mapping]] = ..., measure_confidence: _Optional[bool] = ..., prefill_only: _Optional[bool] = ...) -> None: ...
 
 class Speculation(_message.Message):
     __slots__ = ("verifier", "target", "fallback", "timeout_ms")

@@ -95,6 +95,21 @@ async def test_answers_from_shared_blocks_equal_the_cold_run(engine, cold):
     assert '"fetch": true' in answer.finished.timings.kv_decision
 
 
+async def test_prompt_computed_for_another_device_ends_when_its_blocks_are_shared(
+    engine, cold, redis_url
+):
+    request = ask(NUM_PROMPTS + 1)
+    request.prefill_only = True
+    async with engine_client(engine) as client:
+        report = await client.describe()
+        with redis.Redis.from_url(redis_url) as store:
+            before = store.dbsize()
+            answer = await client.run(request)
+            assert store.dbsize() == before + NUM_BLOCKS
+    assert len(report.block_space) == 64
+    assert (answer.text, answer.tokens) == ("", [])
+
+
 async def test_damaged_values_are_computed_anew(engine, cold, redis_url):
     with redis.Redis.from_url(redis_url) as store:
         for key in store.scan_iter("shoal:kv:*"):
