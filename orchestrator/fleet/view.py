@@ -74,6 +74,10 @@ class ServedModel:
     running: int = 0
     waiting: int = 0
     waiting_prefill_tokens: int = 0
+    # Devices of one space can use one another's KV blocks in the shared tier; empty: none.
+    block_space: str = ""
+    # Measured speed of the device's link to that tier; 0: not measured.
+    shared_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ class ModelLoad:
     running: int
     waiting: int
     waiting_prefill_tokens: int
+    # See ServedModel.
+    shared_bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class ViewStore:
                     running=load.running,
                     waiting=load.waiting,
                     waiting_prefill_tokens=load.waiting_prefill_tokens,
+                    shared_bytes_per_s=load.shared_bytes_per_s,
                 )
         if changed:
             self._set(replace(view, models={**view.models, **changed}))
@@ -250,6 +254,8 @@ def _reports(model: ServedModel, load: ModelLoad) -> bool:
         model.running == load.running
         and model.waiting == load.waiting
         and model.waiting_prefill_tokens == load.waiting_prefill_tokens
+        # Moves a little with each block: no news.
+        and math.isclose(model.shared_bytes_per_s, load.shared_bytes_per_s, rel_tol=0.1)
     )
 
 

@@ -55,6 +55,8 @@ class ActiveRequest:
     hedge: Hedge | None = None
     was_hedged: bool = False
     last_error: ShoalError | None = None
+    # Who was to compute its prompt, by which figures; None: there was no question.
+    shared_prefill: dict[str, object] | None = None
     # Its place in the hub's queue; None while it does not wait.
     entry: Entry | None = None
     queued_ms: float = 0.0

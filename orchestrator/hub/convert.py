@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable
 
@@ -128,14 +129,25 @@ def served_model(report: engine_pb2.ModelReport) -> ServedModel:
         running=report.load.running,
         waiting=report.load.waiting,
         waiting_prefill_tokens=report.load.waiting_prefill_tokens,
+        block_space=report.block_space,
+        shared_bytes_per_s=_shared_bytes_per_s(report.load),
     )
 
 
 def model_loads(engines: Iterable[inference_pb2.EngineLoad]) -> tuple[ModelLoad, ...]:
     """The queues that engines reported."""
     return tuple(
-        ModelLoad(e.model, e.running, e.waiting, e.waiting_prefill_tokens) for e in engines
+        ModelLoad(e.model, e.running, e.waiting, e.waiting_prefill_tokens, _shared_bytes_per_s(e))
+        for e in engines
     )
+
+
+def _shared_bytes_per_s(load: inference_pb2.EngineLoad) -> float:
+    """0 as well when what the device said is no speed, or the tier is not in use just now."""
+    counters = load.counters
+    speed = counters.get("kv_shared_bytes_per_s", 0.0)
+    usable = math.isfinite(speed) and speed > 0 and not counters.get("kv_shared_open", 0.0)
+    return speed if usable else 0.0
 
 
 def placed(

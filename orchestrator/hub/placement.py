@@ -18,12 +18,13 @@ from orchestrator.hub.active import NOWHERE, ActiveRequest
 from orchestrator.hub.finished_log import log_finished
 from orchestrator.hub.hedging import Hedges
 from orchestrator.hub.placing import DeviceLines, PlacementParts, Placer
+from orchestrator.hub.prefilling import Prefills
 from orchestrator.hub.session import GatewaySession
 from orchestrator.hub.watch import HealthWatch
 from orchestrator.queueing.entry import Entry, Lane
 from orchestrator.routing.record import Actual
 from shoal.errors import RETRYABLE_ELSEWHERE, Reason, ShoalError, invalid
-from shoal.v1 import device_pb2, inference_pb2
+from shoal.v1 import inference_pb2
 
 _log = structlog.get_logger()
 
@@ -39,7 +40,8 @@ class Placement:
         self._clock = parts.clock
         self._lines = lines
         self.watch = HealthWatch(parts.config.health, parts.views, lines.send)
-        self._placer = Placer(parts, lines, self.watch, self._put_out)
+        self.prefills = Prefills(parts, lines)
+        self._placer = Placer(parts, lines, self.watch, self._put_out, self.prefills)
         self.waiting = self._placer.waiting
         self.hedges = Hedges(parts, lines, self.watch)
         self._serving = False
@@ -96,6 +98,9 @@ class Placement:
         for update in frame.updates:
             active = self._active.get(update.request_id)
             if active is None:
+                prefilled = self.prefills.hears(device_id, epoch, update)
+                if prefilled is not None:
+                    self._place(prefilled)
                 self.watch.on_stray(update, now_ms)
                 continue
             if not active.is_on(device_id, epoch) and not self.hedges.hears(
@@ -116,6 +121,8 @@ class Placement:
         """The stream of this epoch is gone: move requests without a token, fail the others."""
         self.watch.renewed(device_id)
         self.hedges.lost(device_id, epoch)
+        for active in self.prefills.lost(device_id, epoch):
+            self._place(active)
         for active in [a for a in self._active.values() if a.is_on(device_id, epoch)]:
             self._retry(active, active.lost_error("the device's connection was lost"))
 
@@ -137,30 +144,25 @@ class Placement:
         for active in list(self._active.values()):
             deadline = active.route.deadline_unix_ms
             if deadline and unix_ms > deadline:
-                self._drop_on_device(active)
+                self._placer.cancel_on_device(active)
                 message = "the request's deadline passed before its end"
                 self._fail(active, ShoalError(Reason.DEADLINE_EXCEEDED, message))
         self.watch.tick(self._active.values(), now_ms)
         for active in list(self._active.values()):
             suspicion = active.lane.suspicion if active.lane is not None else None
-            if suspicion is not None and (self._may_move(active) or now_ms >= suspicion.lost_at_ms):
-                self._drop_on_device(active)
+            if suspicion is not None and (
+                self._placer.may_move(active) or now_ms >= suspicion.lost_at_ms
+            ):
+                self._placer.cancel_on_device(active)
                 self._retry(active, active.lost_error("the device made no progress"))
         self.hedges.tick(self._active.values(), now_ms)
+        for active in self.prefills.late():
+            self._place(active)
         if self.waiting:
             self._refuse_waiting(now_ms)
             if self._views.version != self._served_version:
                 self._serve_waiting(self.waiting.models)
                 self._served_version = self._views.version
-
-    def _may_move(self, active: ActiveRequest) -> bool:
-        """Whether it has no token yet and another device would take it, now or soon."""
-        if active.first_token_ms is not None or active.attempt >= self._config.max_attempts:
-            return False
-        tried = frozenset({*active.tried, active.device_id})
-        now_ms, view = self._clock.unix_ms(), self._views.snapshot()
-        decision = self._router.route(active.route, view, exclude=tried, now_ms=now_ms)
-        return bool(decision.ranked) or self.waiting.may_wait(active, decision, view)
 
     def _place(self, active: ActiveRequest) -> None:
         """Send to the best device that takes it, or let it wait, or fail."""
@@ -265,13 +267,8 @@ class Placement:
         self._end(active, error.reason.value)
 
     def _cancel(self, active: ActiveRequest) -> None:
-        self._drop_on_device(active)
+        self._placer.cancel_on_device(active)
         self._end(active, Reason.CANCELLED.value)
-
-    def _drop_on_device(self, active: ActiveRequest) -> None:
-        cancel = inference_pb2.CancelRequest(request_id=active.route.request_id)
-        command = inference_pb2.InferenceCommand(cancel=cancel)
-        self._lines.send(active.device_id, device_pb2.HubFrame(inference=command))
 
     def _release(self, active: ActiveRequest) -> None:
         if active.reservation is not None:
@@ -283,6 +280,7 @@ class Placement:
         now_ms = self._clock.monotonic_ms()
         held_place = active.reservation is not None
         self.hedges.drop(active)
+        self.prefills.drop(active)
         self._release(active)
         self.watch.ended(active, outcome, actual, now_ms)
         self.waiting.ended(active, now_ms)
@@ -291,7 +289,7 @@ class Placement:
             record = active.record
             if actual is None and outcome != Reason.CANCELLED.value:
                 record = record.with_failed_attempt(outcome)
-            record = replace(record, queue_ms=active.queue_ms) if active.queue_ms else record
+            record = replace(record, queue_ms=active.queue_ms, shared_prefill=active.shared_prefill)
             self._recorder.keep(record.ended(outcome, self._clock.unix_ms(), actual))
         log_finished(active, outcome, actual, now_ms)
         if held_place and self.waiting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.config import HubConfig
 from orchestrator.fleet.view import DeviceId
@@ -21,6 +21,9 @@ from orchestrator.routing.record import Attempt, DecisionRecord
 from orchestrator.routing.router import Router
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import device_pb2, inference_pb2
+
+if TYPE_CHECKING:
+    from orchestrator.hub.prefilling import Prefills
 
 
 class DeviceLines(Protocol):
@@ -50,6 +53,7 @@ class Placer:
         lines: DeviceLines,
         watch: HealthWatch,
         put_out: Callable[[Entry], None],
+        prefills: Prefills,
     ) -> None:
         self._router = parts.router
         self._views = parts.views
@@ -59,6 +63,8 @@ class Placer:
         # Told of each who loses its place in the queue to another.
         self._put_out = put_out
         self.waiting = WaitingRoom(parts.config, parts.router)
+        self._prefills = prefills
+        self._max_attempts = parts.config.max_attempts
 
     def place(self, active: ActiveRequest) -> ShoalError | None:
         """Send the request, or let it wait; the failure when neither is possible.
@@ -88,10 +94,27 @@ class Placer:
             # that was on one already.
             if self.waiting and not waits and not active.attempt and self.waiting.is_ahead(route):
                 return self._wait(active)
+            if self._prefills.begin(active, decision, view):
+                return None
             active.prediction = chosen.prediction
             if self._send(active, chosen.device_id, decision.reason):
                 return None
             active.tried.add(chosen.device_id)
+
+    def may_move(self, active: ActiveRequest) -> bool:
+        """Whether it has no token yet and another device would take it, now or soon."""
+        if active.first_token_ms is not None or active.attempt >= self._max_attempts:
+            return False
+        tried = frozenset({*active.tried, active.device_id})
+        now_ms, view = self._clock.unix_ms(), self._views.snapshot()
+        decision = self._router.route(active.route, view, exclude=tried, now_ms=now_ms)
+        return bool(decision.ranked) or self.waiting.may_wait(active, decision, view)
+
+    def cancel_on_device(self, active: ActiveRequest) -> None:
+        """Tell the device that has it to drop it."""
+        cancel = inference_pb2.CancelRequest(request_id=active.route.request_id)
+        command = inference_pb2.InferenceCommand(cancel=cancel)
+        self._lines.send(active.device_id, device_pb2.HubFrame(inference=command))
 
     def _wait(self, active: ActiveRequest) -> ShoalError | None:
         if active.entry is not None:
@@ -132,6 +155,9 @@ class Placer:
         if active.record is not None:
             attempt = Attempt(device_id, device.name, self._clock.unix_ms())
             active.record = active.record.with_attempt(attempt)
+        computed = active.shared_prefill
+        if computed is not None and computed.get("outcome") == "finished":
+            reason = f"{reason}; {computed['device_name']} computed its prompt"
         if active.queue_ms:
             reason = f"{reason}; it waited {active.queue_ms:.0f} ms for a device with room"
         update = inference_pb2.SequenceUpdate(

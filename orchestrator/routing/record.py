@@ -84,6 +84,9 @@ class DecisionRecord:
     # None: one device answered alone.
     explained: Explained | None = None
     queue_ms: float = 0.0
+    # Whether another device was to compute the prompt (routing.shared_prefill), by which
+    # figures, and what came of it; None: there was no question.
+    shared_prefill: dict[str, object] | None = None
 
     def with_attempt(self, attempt: Attempt) -> DecisionRecord:
         """The record with one more device tried."""
@@ -115,6 +118,7 @@ class DecisionRecord:
                 "outcome": self.outcome,
                 "ended_unix_ms": self.ended_unix_ms,
                 "queue_ms": self.queue_ms,
+                "shared_prefill": self.shared_prefill,
                 **asdict(self.explained or self._of_one_device()),
             },
             separators=(",", ":"),
@@ -145,6 +149,7 @@ class DecisionRecord:
             outcome=raw["outcome"],
             ended_unix_ms=raw["ended_unix_ms"],
             queue_ms=raw.get("queue_ms", 0.0),
+            shared_prefill=raw.get("shared_prefill"),
             explained=_explained_from(raw),
         )
 

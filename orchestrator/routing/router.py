@@ -31,6 +31,7 @@ from orchestrator.routing.explanation import (
 )
 from orchestrator.routing.prefixes import PrefixMemory
 from orchestrator.routing.scoring import SLO_CONFIDENT, Contender, Scale, ranked
+from orchestrator.routing.shared_prefill import PrefillChoice, consider_sharing
 from orchestrator.routing.tree import class_order, tier_for
 from shoal.errors import ShoalError
 
@@ -94,6 +95,12 @@ class Router:
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """TTFT, TPOT and joules of the request on the device as the view shows it."""
         return self._estimator.predict(request, device, model)
+
+    def shared_prefill(
+        self, request: RouteRequest, decision: Decision, view: FleetView
+    ) -> PrefillChoice | None:
+        """Whether another device should compute the prompt; see `consider_sharing`."""
+        return consider_sharing(request, decision, view, (self._estimator, self._prefixes))
 
     def best_of(self, request: RouteRequest, devices: Sequence[DeviceView]) -> Prediction:
         """The prediction of the device that would answer first; all serve the model.
