@@ -7,8 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from agent.kv.codec import compose_state, parse_state
+from agent.kv.codec import Block, SequenceState, compose_state, cut_block, parse_state
 from agent.kv.layout import Geometry, StateLayoutError
+
+# An odd part of a block.
+_PARTIAL_TOKENS = 37
 
 
 class StatePort(Protocol):
@@ -34,6 +37,7 @@ class CodecReport:
     geometry: Geometry | None
     n_stream: int
     reason: str  # empty when blocks work
+    partial_blocks: bool = False  # so do partial ones
 
     @property
     def caches_blocks(self) -> bool:
@@ -54,18 +58,30 @@ def check_codec(port: StatePort, source: int, target: int) -> CodecReport:
         if not state.has_block(0):
             return CodecReport(None, 0, "the start-up probe left no whole first block")
         blocks = [state.copy_block(i) for i in range(state.num_blocks) if state.has_block(i)]
-        port.clear(target)
-        blob = compose_state(state.geometry, state.n_stream, target, blocks)
-        if port.state_set(target, blob.data) != len(blob):
-            return CodecReport(None, 0, "the engine library refused a rebuilt state")
-        rebuilt = parse_state(port.state_get(target), target, state.geometry)
-        same = rebuilt.num_blocks == len(blocks) and all(
-            np.array_equal(rebuilt.copy_block(index), block) for index, block in enumerate(blocks)
-        )
+        reason = _rebuild(port, target, state, blocks)
+        partial = [*blocks[:-1], cut_block(state.geometry, blocks[-1], _PARTIAL_TOKENS)]
+        partial_reason = reason or _rebuild(port, target, state, partial)
     except StateLayoutError as error:
         return CodecReport(None, 0, f"unknown KV state layout ({error})")
     finally:
         port.clear(target)
-    if not same:
-        return CodecReport(None, 0, "a rebuilt state reads back differently")
-    return CodecReport(state.geometry, state.n_stream, "")
+    if reason:
+        return CodecReport(None, 0, reason)
+    return CodecReport(state.geometry, state.n_stream, "", partial_blocks=not partial_reason)
+
+
+def _rebuild(port: StatePort, target: int, like: SequenceState, blocks: list[Block]) -> str:
+    """Put the blocks into `target` and read them back; why that failed, empty: it did not."""
+    port.clear(target)
+    blob = compose_state(like.geometry, like.n_stream, target, blocks)
+    if port.state_set(target, blob.data) != len(blob):
+        return "the engine library refused a rebuilt state"
+    rebuilt = parse_state(port.state_get(target), target, like.geometry)
+    start = 0
+    for block in blocks:
+        end = start + block.size // like.geometry.bytes_per_token
+        rows = range(start, end)
+        if not rebuilt.has_tokens(rows) or not np.array_equal(rebuilt.copy_tokens(rows), block):
+            return "a rebuilt state reads back differently"
+        start = end
+    return "" if rebuilt.num_tokens == start else "a rebuilt state reads back differently"

@@ -46,6 +46,7 @@ def open_prefixes(
     if config is None:
         raise NotCachedError("switched off")
     report = _check(runner)
+    any_length = runner.cut_invariant and report.partial_blocks
     space = BlockSpace(
         model_fingerprint=fingerprint(file_sha256, KV_TYPE),
         key_type=KV_TYPE,
@@ -57,9 +58,7 @@ def open_prefixes(
     if host_bytes is None:
         host_bytes = host_tier_bytes(read_memory(Path("/")).available_bytes)
     settings = _with_shared_tier(
-        KvSettings(
-            host_bytes, config.disk_bytes, config.directory, any_length=runner.cut_invariant
-        ),
+        KvSettings(host_bytes, config.disk_bytes, config.directory, any_length=any_length),
         config.shared_access,
     )
 

@@ -201,8 +201,20 @@ def test_self_check_passes_and_leaves_the_target_empty() -> None:
     port = Port(make_blob(2 * BLOCK_TOKENS + 3, 0, 2, MIXED))
     report = check_codec(port, 0, 1)
     assert report.caches_blocks
+    assert report.partial_blocks
     assert (report.n_stream, report.reason) == (2, "")
     assert 1 not in port.states
+
+
+def test_self_check_tells_when_only_whole_blocks_come_back() -> None:
+    class WholeOnly(Port):
+        def state_set(self, slot: int, blob: memoryview, /) -> int:
+            whole = len(blob) == len(self.states[0])
+            return super().state_set(slot, blob) if whole else 0
+
+    report = check_codec(WholeOnly(make_blob(2 * BLOCK_TOKENS, 0, 2, MIXED)), 0, 1)
+    assert report.caches_blocks
+    assert not report.partial_blocks
 
 
 @pytest.mark.parametrize(
