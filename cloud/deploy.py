@@ -1,16 +1,20 @@
-"""`python -m cloud.deploy --ray ADDRESS --key-sha256 HEX < MODELS`: host models on a Ray cluster.
+"""`python -m cloud.deploy --ray ADDRESS --config FILE --key-file FILE`: host models on Ray.
 
-Reads a JSON list of `shoal.hosted.HostedModel` from stdin, makes each an application of
-the cluster's Serve, says `deployed` for each and ends; the applications stay. Exit code 2
-and the reason on stderr when a model fits on no node.
+Makes each `[[hosted]]` table of the cloud configuration an application of the cluster's
+Serve, says `deployed` for each and ends; the applications stay. Exit code 2 and the reason
+on stderr when a model fits on no node. For its own cluster a fleet gives the models as
+JSON on stdin, and the key's hash.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -18,6 +22,7 @@ from ray import serve
 
 from cloud.deployment import application
 from shoal.hosted import HostedModel, from_json
+from shoal.hosted_tables import hosted_models
 from shoal.kv_budget import MIB
 
 _UNUSABLE = 2
@@ -27,10 +32,19 @@ def main(arguments: Sequence[str]) -> int:
     """Deploy all, or say why not."""
     parser = argparse.ArgumentParser(prog="cloud.deploy", description=__doc__)
     parser.add_argument("--ray", required=True, help="host:port of the cluster's head")
-    parser.add_argument("--key-sha256", required=True, help="hex hash of the gateway's key")
+    parser.add_argument("--config", type=Path, help="the cloud configuration; default: JSON, stdin")
+    parser.add_argument("--key-file", type=Path, help="keys/hosted.key of the fleet")
+    parser.add_argument("--key-sha256", help="its hex hash instead")
     parser.add_argument("--loopback", action="store_true", help="all of it on this machine")
     options = parser.parse_args(arguments)
-    models = from_json(sys.stdin.read())
+    if not (options.key_file or options.key_sha256):
+        parser.error("--key-file or --key-sha256 is needed")
+    try:
+        key_sha256 = options.key_sha256 or _digest(options.key_file)
+        models = _models(options.config)
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"{error}\n")
+        return _UNUSABLE
     # None: the address by which the head is reached.
     own_address = "127.0.0.1" if options.loopback else None
     ray.init(
@@ -47,13 +61,23 @@ def main(arguments: Sequence[str]) -> int:
             return _UNUSABLE
     for model in models:
         serve.run(
-            application(model, options.key_sha256, loopback=options.loopback),
+            application(model, key_sha256, loopback=options.loopback),
             name=f"hosted-{model.name}",
             route_prefix=model.path,
         )
         memory_mib = model.memory_bytes // MIB
         print(json.dumps({"stage": "deployed", "model": model.name, "memory_mib": memory_mib}))
     return 0
+
+
+def _models(config: Path | None) -> tuple[HostedModel, ...]:
+    if config is None:
+        return from_json(sys.stdin.read())
+    return hosted_models(tomllib.loads(config.read_text("utf-8")).get("hosted", []), config.parent)
+
+
+def _digest(key_file: Path) -> str:
+    return hashlib.sha256(key_file.read_text("utf-8").strip().encode()).hexdigest()
 
 
 def misfit(model: HostedModel, nodes: Sequence[Mapping[str, Any]]) -> str:

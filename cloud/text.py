@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -16,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cloud.engine import HostedEngine
+from cloud.keys import REFUSAL, bears_key
 from shoal.errors import Reason, ShoalError
 from shoal.hosted import SALT_HEADER, HostedModel
 from shoal.http.application import make_application
@@ -27,7 +26,6 @@ from shoal.openai.outcome import Outcome
 from shoal.openai.request import TextRequest
 from shoal.openai.wire import Origin, to_generate_requests
 
-_MAX_KEY_CHARS = 512
 _MAX_SALT_BYTES = 64
 
 
@@ -46,12 +44,8 @@ class HostedText:
 
     async def tenant(self, headers: Mapping[str, str]) -> str:
         """The tenant's salt stands for the tenant; raises UNAUTHENTICATED."""
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        digest = hashlib.sha256(key.strip()[:_MAX_KEY_CHARS].encode("utf-8", "replace")).hexdigest()
-        if scheme.lower() != "bearer" or not hmac.compare_digest(digest, self.key_sha256):
-            raise ShoalError(
-                Reason.UNAUTHENTICATED, "Hosted models are served to the fleet's gateway only."
-            )
+        if not bears_key(headers, self.key_sha256):
+            raise ShoalError(Reason.UNAUTHENTICATED, REFUSAL)
         return headers.get(SALT_HEADER, "")
 
     def slot(self, tenant: str) -> AbstractContextManager[None]:

@@ -221,7 +221,7 @@ class Orchestrator:
 
         start_serve(self._arguments.port)
         self._say("serve_ready")
-        hosted = self._cloud.hosted
+        hosted = [model for model in self._cloud.hosted if not model.url]
         address = ray.get_runtime_context().gcs_address
         deploying = Deploying(hosted, self._home, address) if hosted else None
         config = gateway_config(

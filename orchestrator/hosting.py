@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from orchestrator.dispatch.endpoint import CloudConfig
-from orchestrator.dispatch.hosted import hosted_endpoints, hosted_models
+from orchestrator.dispatch.hosted import hosted_endpoints, vllm_endpoints
 from orchestrator.identity.key_files import create_private, read_private
 from shoal.home import Home
 from shoal.hosted import HostedModel, to_json
+from shoal.hosted_tables import hosted_models
 
 _KEY_BYTES = 32
 _DEPLOY_LIMIT_S = 120.0
@@ -33,9 +34,11 @@ def with_hosted(cloud: CloudConfig, files: Sequence[str], home: Home, base_url: 
     """
     more = hosted_models([{"file": file} for file in files], home.path)
     models = (*cloud.hosted, *more)
-    if not models:
+    if not models and not cloud.vllm:
         return cloud
-    endpoints = (*cloud.endpoints, *hosted_endpoints(models, base_url, _key(home)))
+    key = _key(home)
+    ours = (*hosted_endpoints(models, base_url, key), *vllm_endpoints(cloud.vllm, key))
+    endpoints = (*cloud.endpoints, *ours)
     names = [endpoint.name for endpoint in endpoints]
     if len(set(names)) < len(names):
         raise ValueError(

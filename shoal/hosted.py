@@ -47,6 +47,8 @@ class HostedModel:
     idle_s: float = 300.0
     # From a request that finds no replica to a loaded model; then it fails.
     cold_start_s: float = 120.0
+    # Where the Serve of another cluster is reached, without a path; empty: the fleet's own.
+    url: str = ""
 
     @property
     def path(self) -> str:

@@ -151,8 +151,9 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
         "RAY_SERVE_HAPROXY_STATS_PORT": str(ports.haproxy_stats),
         "RAY_SERVE_HAPROXY_NBTHREAD": "2",
         "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-        # Shutting down waits for running requests this long at most.
-        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "5",
+        # A replica that comes or goes, also a hosted model's, replaces HAProxy; the one before
+        # goes on with its requests for as long as a request may take. A fleet that ends kills it.
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "660",
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import httpx
 
-from orchestrator.dispatch.endpoint import CloudEndpoint
+from orchestrator.dispatch.endpoint import CloudEndpoint, Salt
 from orchestrator.dispatch.faults import EndpointFault, FaultKind
 from orchestrator.dispatch.outbound import OutboundPass, checked
 from shoal.hosted import SALT_HEADER
@@ -65,7 +65,7 @@ class EndpointClient:
     def __init__(self, endpoint: CloudEndpoint) -> None:
         self._name = endpoint.name
         self._timeouts = endpoint.timeouts
-        self._takes_salt = endpoint.takes_salt
+        self._salt = endpoint.salt
         headers = {"accept": "text/event-stream", "accept-encoding": "identity"}
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
@@ -89,7 +89,10 @@ class EndpointClient:
         request = checked(outbound)
         path = "chat/completions" if request.WhichOneof("prompt") == "chat" else "completions"
         body = upstream_body(request, ask.upstream_model, ask.max_tokens)
-        salt = {SALT_HEADER: request.tenant_salt.hex()} if self._takes_salt else {}
+        salt = request.tenant_salt.hex()
+        headers = {SALT_HEADER: salt} if self._salt is Salt.HEADER else {}
+        if self._salt is Salt.CACHE_SALT and salt:
+            body["cache_salt"] = salt
         begun = False
 
         def take_first(chunk: object) -> bool:
@@ -98,7 +101,7 @@ class EndpointClient:
             return take(chunk)
 
         try:
-            await self._stream((path, body, salt), ask.limit_s, take_first)
+            await self._stream((path, body, headers), ask.limit_s, take_first)
         except httpx.PoolTimeout as error:
             raise self._fault(FaultKind.BUSY) from error
         except httpx.ConnectTimeout as error:

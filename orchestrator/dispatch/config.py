@@ -24,20 +24,21 @@ from orchestrator.dispatch.endpoint import (
     RetryLimits,
     Timeouts,
 )
-from orchestrator.dispatch.hosted import hosted_models
 from orchestrator.dispatch.prices import Price
 from orchestrator.dispatch.speculative_models import DraftedModel, drafted_models
 from orchestrator.request import Privacy
 from shoal.hosted import HostedModel
+from shoal.hosted_tables import hosted_models
+from shoal.vllm_models import VllmModel, vllm_models
 
 _Limits = TypeVar("_Limits")
 
 DETECTORS = ("presidio",)
-_NOTHING = "needs at least one [[endpoint]], [[drafted]] or [[hosted]]."
+_NOTHING = "needs at least one [[endpoint]], [[drafted]], [[hosted]] or [[vllm]]."
 _CURRENCY = re.compile(r"[A-Z]{3}")
 _TOP = {
     "endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade", "drafted",
-    "hosted",
+    "hosted", "vllm",
 }  # fmt: skip
 _ENDPOINT = {
     "name", "url", "key", "key_file", "key_env", "model", "priority", "weight", "timeouts",
@@ -75,7 +76,7 @@ def _config(data: object, folder: Path) -> CloudConfig:
     rows = data.get("endpoint", []) if isinstance(data, dict) else None
     if not isinstance(data, dict) or not isinstance(rows, list):
         raise CloudConfigError(_NOTHING)
-    if not rows and not data.get("drafted") and not data.get("hosted"):
+    if not any(data.get(name) for name in ("endpoint", "drafted", "hosted", "vllm")):
         raise CloudConfigError(_NOTHING)
     _known(data, _TOP, "the file")
     endpoints = tuple(_endpoint(_table(row, "endpoint"), folder) for row in rows)
@@ -94,6 +95,7 @@ def _config(data: object, folder: Path) -> CloudConfig:
         drafted=_drafted(data.get("drafted", [])),
         cascades=_cascades(data.get("cascade", [])),
         hosted=_hosted(data.get("hosted", []), folder),
+        vllm=_vllm(data.get("vllm", [])),
     )
 
 
@@ -114,6 +116,13 @@ def _drafted(rows: object) -> tuple[DraftedModel, ...]:
 def _hosted(rows: object, folder: Path) -> tuple[HostedModel, ...]:
     try:
         return hosted_models(rows, folder)
+    except ValueError as error:
+        raise CloudConfigError(str(error)) from error
+
+
+def _vllm(rows: object) -> tuple[VllmModel, ...]:
+    try:
+        return vllm_models(rows)
     except ValueError as error:
         raise CloudConfigError(str(error)) from error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.dispatch.breaker import BreakerLimits
@@ -10,6 +11,17 @@ from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.prices import Price
 from orchestrator.dispatch.speculative_models import DraftedModel
 from shoal.hosted import HostedModel
+from shoal.vllm_models import VllmModel
+
+
+class Salt(StrEnum):
+    """Ways to tell an endpoint the tenant's salt; a stranger's gets none."""
+
+    NONE = "none"
+    # Of a hosted model (`shoal.hosted`).
+    HEADER = "header"
+    # Of vLLM: the field `cache_salt` of the body.
+    CACHE_SALT = "cache_salt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +74,8 @@ class CloudEndpoint:
     breaker: BreakerLimits = field(default_factory=BreakerLimits)
     ca_file: Path | None = None
     max_connections: int = 256
-    # The fleet's own: it gets the tenant's salt, so that tenants share no cached blocks.
-    takes_salt: bool = False
+    # Of the fleet's own: how it is told the tenant's salt, so that tenants share no cached KV.
+    salt: Salt = Salt.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,3 +122,4 @@ class CloudConfig:
     cascades: tuple[CascadePolicy, ...] = ()
     # Models that the fleet serves on cloud nodes of its own; their endpoints are among `endpoints`.
     hosted: tuple[HostedModel, ...] = ()
+    vllm: tuple[VllmModel, ...] = ()

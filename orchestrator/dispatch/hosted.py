@@ -1,51 +1,32 @@
-"""`[[hosted]]` tables: models that the fleet serves itself on cloud nodes, and their endpoints."""
+"""The endpoints of models that the fleet serves itself on cloud nodes."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
-from pathlib import Path
-from typing import Any
 
-from orchestrator.dispatch.endpoint import CloudEndpoint, CloudModel, Timeouts
+from orchestrator.dispatch.endpoint import CloudEndpoint, CloudModel, Salt, Timeouts
 from orchestrator.dispatch.prices import Price
-from shoal.gguf import GgufError
-from shoal.gguf_facts import scan
-from shoal.hosted import DEFAULT_CONTEXT_TOKENS, DEFAULT_SLOTS, HostedModel, size
-from shoal.model_names import catalogue_name
+from shoal.hosted import HostedModel
+from shoal.vllm_models import VllmModel
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_WHOLE = {
-    "num_parameters": 1, "slots": 1, "context_tokens": 256, "cpus": 0, "min_replicas": 0,
-    "max_replicas": 1,
-}  # fmt: skip
-_SECONDS = ("idle_s", "cold_start_s")
-_FIELDS = {"file", "name", *_WHOLE, *_SECONDS}
 # After a cold start the prompt is still to be computed.
 _FIRST_BYTE_S = Timeouts().first_byte_s
 # Our own machines: what they cost is in no tenant's budget.
 _FREE = Price(Decimal(0), Decimal(0))
 
 
-def hosted_models(rows: object, folder: Path) -> tuple[HostedModel, ...]:
-    """The models of the tables; files are looked up in `folder` and read. Raises ValueError."""
-    if not isinstance(rows, list):
-        raise ValueError("'hosted' must be a list of tables.")
-    models = tuple(_hosted_model(row, folder) for row in rows)
-    if len({model.name for model in models}) < len(models):
-        raise ValueError("hosted: two tables have the same 'name'; give each its own.")
-    return models
-
-
 def hosted_endpoints(
     models: Sequence[HostedModel], base_url: str, key: str
 ) -> tuple[CloudEndpoint, ...]:
-    """The endpoint of each model: to the gateway they are clouds like any other."""
+    """The endpoint of each model, at `base_url` unless it says where.
+
+    To the gateway they are clouds like any other.
+    """
     return tuple(
         CloudEndpoint(
             name=f"hosted-{model.name}",
-            url=f"{base_url}{model.path}/v1",
+            url=f"{model.url or base_url}{model.path}/v1",
             models=(
                 CloudModel(
                     model.name, model.name, model.num_parameters, model.context_tokens, _FREE
@@ -53,52 +34,26 @@ def hosted_endpoints(
             ),
             key=key,
             timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
-            takes_salt=True,
+            salt=Salt.HEADER,
         )
         for model in models
     )
 
 
-def _hosted_model(row: Any, folder: Path) -> HostedModel:
-    if not isinstance(row, dict) or not set(row) <= _FIELDS:
-        raise ValueError(f"hosted: a table of {', '.join(sorted(_FIELDS))} is needed.")
-    if not isinstance(row.get("file"), str) or not row["file"]:
-        raise ValueError("hosted: 'file' must name a GGUF file.")
-    file = (folder / Path(row["file"]).expanduser()).absolute()
-    name = row.get("name", catalogue_name(file))
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"hosted: 'name' {name!r} must be of letters, digits, '.', '_' and '-'.")
-    try:
-        facts = scan(file)
-    except (GgufError, OSError) as error:
-        raise ValueError(f"hosted: {file} cannot be served: {error}") from error
-    given = _numbers(row, name)
-    slots = given.pop("slots", DEFAULT_SLOTS)
-    context = given.pop("context_tokens", min(DEFAULT_CONTEXT_TOKENS, facts.context_tokens))
-    memory_bytes, cache_bytes = size(facts, slots, context)
-    given.setdefault("num_parameters", facts.num_parameters)
-    if given.get("min_replicas", 0) > given.get("max_replicas", 1):
-        raise ValueError(f"hosted {name}: 'min_replicas' is above 'max_replicas'.")
-    return HostedModel(
-        name=name,
-        file=str(file),
-        context_tokens=context,
-        memory_bytes=memory_bytes,
-        cache_bytes=cache_bytes,
-        slots=slots,
-        **given,
+def vllm_endpoints(models: Sequence[VllmModel], key: str) -> tuple[CloudEndpoint, ...]:
+    """The endpoint of each model that vLLM serves on a cluster of the fleet's."""
+    return tuple(
+        CloudEndpoint(
+            name=f"vllm-{model.name}",
+            url=f"{model.url.rstrip('/')}{model.path}/v1",
+            models=(
+                CloudModel(
+                    model.name, model.name, model.num_parameters, model.context_tokens, _FREE
+                ),
+            ),
+            key=key,
+            timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
+            salt=Salt.CACHE_SALT,
+        )
+        for model in models
     )
-
-
-def _numbers(row: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """The table's numbers, checked."""
-    for field in (*_WHOLE, *_SECONDS):
-        value = row.get(field)
-        if value is None:
-            continue
-        kind = int if field in _WHOLE else int | float
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise ValueError(f"hosted {name}: '{field}' must be a number.")
-        if value < _WHOLE.get(field, 1):
-            raise ValueError(f"hosted {name}: '{field}' must be {_WHOLE.get(field, 1)} or more.")
-    return {field: row[field] for field in (*_WHOLE, *_SECONDS) if field in row}

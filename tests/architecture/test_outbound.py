@@ -126,6 +126,7 @@ KNOWN_IMPORTS = {
     ("orchestrator/identity/key_store_redis.py", "redis"): STATE,
     ("orchestrator/identity/tenants_redis.py", "redis"): STATE,
     ("orchestrator/identity/token_store_redis.py", "redis"): STATE,
+    ("orchestrator/rollout/store_redis.py", "redis"): STATE,
     ("shoal/cli/agents_local.py", "httpx"): f"{LOCAL}: does the local API answer",
     ("shoal/errors.py", "grpc"): "status codes",
 }

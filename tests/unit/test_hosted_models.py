@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.dispatch.hosted import hosted_endpoints, hosted_models
+from orchestrator.dispatch.endpoint import Salt
+from orchestrator.dispatch.hosted import hosted_endpoints
 from shoal.gguf_facts import scan
 from shoal.hosted import from_json, size, to_json
+from shoal.hosted_tables import hosted_models
 from shoal.kv_budget import MIB, MIN_RESERVE_BYTES, FitRequest, plan_kv
 from tests.harness.tiny_llama_model import write_tiny_llama_model
 
@@ -70,8 +72,15 @@ def test_endpoint_waits_for_a_cold_start(file: Path) -> None:
     (endpoint,) = hosted_endpoints(models, "http://127.0.0.1:1", "secret")
     assert endpoint.url == "http://127.0.0.1:1/hosted/tiny/v1"
     assert endpoint.timeouts.first_byte_s > 90
-    assert endpoint.takes_salt
+    assert endpoint.salt is Salt.HEADER
     assert "secret" not in repr(endpoint)
+
+
+def test_model_of_another_cluster_is_reached_there(file: Path) -> None:
+    rows = [{"file": file.name, "url": "https://serve.example.com/"}]
+    models = hosted_models(rows, file.parent)
+    (endpoint,) = hosted_endpoints(models, "http://127.0.0.1:1", "secret")
+    assert endpoint.url == "https://serve.example.com/hosted/tiny/v1"
 
 
 def test_models_survive_the_way_to_the_cluster(file: Path) -> None:
