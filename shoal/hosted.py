@@ -49,6 +49,8 @@ class HostedModel:
     cold_start_s: float = 120.0
     # Where the Serve of another cluster is reached, without a path; empty: the fleet's own.
     url: str = ""
+    # The owner says that these nodes are the fleet's edge: local requests may go there.
+    own: bool = False
 
     @property
     def path(self) -> str:

@@ -18,7 +18,7 @@ _WHOLE = {
     "max_replicas": 1,
 }  # fmt: skip
 _SECONDS = ("idle_s", "cold_start_s")
-_FIELDS = {"file", "name", "url", *_WHOLE, *_SECONDS}
+_FIELDS = {"file", "name", "url", "own", *_WHOLE, *_SECONDS}
 
 
 def hosted_models(rows: object, folder: Path) -> tuple[HostedModel, ...]:
@@ -40,6 +40,9 @@ def _hosted_model(row: Any, folder: Path) -> HostedModel:
     name, url = row.get("name", catalogue_name(file)), row.get("url", "")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"hosted: 'name' {name!r} must be of letters, digits, '.', '_' and '-'.")
+    own = row.get("own", False)
+    if not isinstance(own, bool):
+        raise ValueError(f"hosted {name}: 'own' must be true or false.")
     if not isinstance(url, str):
         raise ValueError(f"hosted {name}: 'url' must be the address of that cluster's Serve.")
     try:
@@ -61,6 +64,7 @@ def _hosted_model(row: Any, folder: Path) -> HostedModel:
         cache_bytes=cache_bytes,
         slots=slots,
         url=url.rstrip("/"),
+        own=own,
         **given,
     )
 

@@ -55,6 +55,8 @@ class VllmModel:
     idle_s: float = 600.0
     # Fetching and loading tens of GiB takes minutes.
     cold_start_s: float = 600.0
+    # The owner says that these nodes are the fleet's edge: local requests may go there.
+    own: bool = False
 
     @property
     def path(self) -> str:
@@ -82,13 +84,15 @@ def vllm_models(rows: object) -> tuple[VllmModel, ...]:
 
 
 def _model(row: Any) -> VllmModel:
-    known = {*_TEXTS, *_WHOLE, *_NUMBERS}
+    known = {*_TEXTS, *_WHOLE, *_NUMBERS, "own"}
     if not isinstance(row, dict) or not set(row) <= known:
         raise ValueError(f"vllm: a table of {', '.join(sorted(known))} is needed.")
     for field in sorted(_TEXTS):
         if not isinstance(row.get(field), str) or not row[field]:
             raise ValueError(f"vllm: '{field}' must be a string that is not empty.")
     name = row["name"]
+    if not isinstance(row.get("own", False), bool):
+        raise ValueError(f"vllm {name}: 'own' must be true or false.")
     if not _NAME.fullmatch(name):
         raise ValueError(f"vllm: 'name' {name!r} must be of letters, digits, '.', '_' and '-'.")
     if "num_parameters" not in row:

@@ -64,6 +64,10 @@ class CloudBackend:
         """The preferred route of each cloud model."""
         return {model: routes[0] for model, routes in self.chooser.routes.items()}
 
+    def has_own(self, model: str) -> bool:
+        """Whether an endpoint of the model counts as the fleet's edge."""
+        return any(route.endpoint.own for route in self.chooser.routes.get(model, ()))
+
     def start(self, request: pb.GenerateRequest, *, patient: bool = True) -> CloudGeneration:
         """Begin; `request.model` must be one of `routes`.
 
@@ -122,8 +126,10 @@ class CloudGeneration:
 
     async def _run(self) -> None:
         try:
-            outbound = await self._backend.gate.admit(self._request)
             order = self._backend.chooser.order(self._request.model)
+            own = [route for route in order if route.endpoint.own]
+            outbound = await self._backend.gate.admit(self._request, own=bool(own))
+            order = own if outbound.own_only else order
             allowance = await self._backend.spending.reserve(outbound, order)
             finished = await self._within(outbound, allowance, order)
         except EndpointFault as fault:

@@ -66,6 +66,7 @@ class EndpointClient:
         self._name = endpoint.name
         self._timeouts = endpoint.timeouts
         self._salt = endpoint.salt
+        self._own = endpoint.own
         headers = {"accept": "text/event-stream", "accept-encoding": "identity"}
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
@@ -86,7 +87,7 @@ class EndpointClient:
 
         Raises EndpointFault, also those that `take` raises.
         """
-        request = checked(outbound)
+        request = checked(outbound, own=self._own)
         path = "chat/completions" if request.WhichOneof("prompt") == "chat" else "completions"
         body = upstream_body(request, ask.upstream_model, ask.max_tokens)
         salt = request.tenant_salt.hex()

@@ -56,6 +56,7 @@ class Dispatcher:
             on_edge=bool(entries),
             ready_devices=sum(entry.ready_devices for entry in entries),
             in_cloud=route is not None,
+            on_own_node=self.cloud.has_own(model),
         )
 
     async def rule(self, request: pb.GenerateRequest, *, fresh: bool = False) -> Ruling:

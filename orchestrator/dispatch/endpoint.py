@@ -76,6 +76,8 @@ class CloudEndpoint:
     max_connections: int = 256
     # Of the fleet's own: how it is told the tenant's salt, so that tenants share no cached KV.
     salt: Salt = Salt.NONE
+    # The configuration says that it counts as the fleet's edge: local requests may go there.
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)

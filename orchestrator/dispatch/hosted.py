@@ -35,6 +35,7 @@ def hosted_endpoints(
             key=key,
             timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
             salt=Salt.HEADER,
+            own=model.own,
         )
         for model in models
     )
@@ -54,6 +55,7 @@ def vllm_endpoints(models: Sequence[VllmModel], key: str) -> tuple[CloudEndpoint
             key=key,
             timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
             salt=Salt.CACHE_SALT,
+            own=model.own,
         )
         for model in models
     )

@@ -64,7 +64,7 @@ class OutboundPass:
     def __init__(
         self, seal: object, request: pb.GenerateRequest, ruling: Ruling, policy: TenantPolicy
     ) -> None:
-        if seal is not _SEAL or not ruling.may_leave:
+        if seal is not _SEAL:
             raise TypeError("an OutboundPass comes from OutboundGate.admit only")
         self._request = pb.GenerateRequest()
         self._request.CopyFrom(request)
@@ -82,6 +82,11 @@ class OutboundPass:
         return self._ruling
 
     @property
+    def own_only(self) -> bool:
+        """It must stay local: it may go to endpoints only that count as the fleet's edge."""
+        return not self._ruling.may_leave
+
+    @property
     def policy(self) -> TenantPolicy:
         """The tenant's policy as it was read for this pass."""
         return self._policy
@@ -90,10 +95,15 @@ class OutboundPass:
         raise TypeError("OutboundPass has no subclasses")
 
 
-def checked(outbound: OutboundPass) -> pb.GenerateRequest:
-    """The request that may go out; for the first line of whatever sends it."""
+def checked(outbound: OutboundPass, *, own: bool = False) -> pb.GenerateRequest:
+    """The request that may go out; for the first line of whatever sends it.
+
+    `own`: where it is sent counts as the fleet's edge, by its owner's configuration.
+    """
     if type(outbound) is not OutboundPass:
         raise TypeError("sending needs an OutboundPass")
+    if outbound.own_only and not own:
+        raise TypeError("this OutboundPass is for the fleet's own nodes only")
     return outbound.request
 
 
@@ -121,13 +131,15 @@ class OutboundGate:
         request.hints.privacy = _WIRE[ruling.level]
         return ruling
 
-    async def admit(self, request: pb.GenerateRequest) -> OutboundPass:
+    async def admit(self, request: pb.GenerateRequest, *, own: bool = False) -> OutboundPass:
         """The request's pass, by the policy as it is now.
 
-        Raises PERMISSION_DENIED, or NO_DEVICE (503) when asking again may help.
+        `own`: there are endpoints that count as the fleet's edge; what must stay local, beyond
+        doubt, may go to those. Raises PERMISSION_DENIED, or NO_DEVICE (503) when asking again
+        may help.
         """
         ruling, policy = await self._rule(request, remembered=False)
-        if policy is None or not ruling.may_leave:
+        if policy is None or not (ruling.may_leave or (own and not ruling.in_doubt)):
             raise refusal(ruling)
         return OutboundPass(_SEAL, request, ruling, policy)
 

@@ -18,6 +18,8 @@ class ModelPresence:
     on_edge: bool
     ready_devices: int
     in_cloud: bool
+    # Some cloud endpoint counts as the fleet's edge.
+    on_own_node: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,9 @@ def plan_tiers(
     has the model; NO_DEVICE instead when asking again may give another ruling.
     """
     if not ruling.may_leave:
+        if presence.on_own_node and not ruling.in_doubt and not pinned_to_device:
+            tiers = ("edge", "cloud") if presence.on_edge else ("cloud",)
+            return TierPlan(tiers, f"The request stays on the fleet's own nodes. {ruling.because}")
         if presence.in_cloud and not presence.on_edge:
             raise _cloud_only(model, ruling)
         return TierPlan(("edge",), f"The request may not leave the edge. {ruling.because}")

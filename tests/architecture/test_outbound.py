@@ -248,4 +248,4 @@ def test_http_client_checks_the_pass_before_all_else() -> None:
     callers = {name for name, m in methods.items() if "self._stream" in calls(m, {"_stream"})}
     assert callers == {"stream"}
     first = methods["stream"].body[1]  # after the docstring
-    assert ast.unparse(first) == "request = checked(outbound)"
+    assert ast.unparse(first) == "request = checked(outbound, own=self._own)"

@@ -57,3 +57,16 @@ def test_request_in_doubt_for_a_cloud_model_is_worth_a_retry() -> None:
         plan_tiers("m", model, ruling=closed("Nobody knows."), pinned_to_device=False)
     assert caught.value.http_status == 503
     assert caught.value.retry_after_ms > 0
+
+
+@pytest.mark.parametrize(("on_edge", "expected"), [(True, ("edge", "cloud")), (False, ("cloud",))])
+def test_own_node_serves_what_must_stay_local(on_edge: bool, expected: tuple[str, ...]) -> None:
+    own = presence(on_edge=on_edge, on_own_node=True)
+    assert tiers(own, "local_only") == expected
+
+
+def test_own_node_is_not_asked_in_doubt_nor_past_a_named_device() -> None:
+    own = presence(on_own_node=True)
+    doubtful = closed("It cannot be known.")
+    assert plan_tiers("m", own, ruling=doubtful, pinned_to_device=False).tiers == ("edge",)
+    assert tiers(own, "local_only", pinned=True) == ("edge",)

@@ -223,3 +223,20 @@ def test_all_free_text_is_searched() -> None:
     text = prompt_text(request)
     assert text is not None
     assert set(text.split()) == {"one", "two", "end"}
+
+
+async def test_local_request_may_go_to_nodes_that_count_as_the_edge_and_no_others() -> None:
+    judge = gate(Policies(acme=ONLY))
+    with pytest.raises(ShoalError, match="may not leave"):
+        await judge.admit(ask())
+    outbound = await judge.admit(ask(), own=True)
+    assert outbound.own_only
+    stranger = CloudEndpoint("far", "http://127.0.0.1:9/v1", ())
+    with pytest.raises(TypeError, match="own nodes"):
+        await EndpointClient(stranger).stream(outbound, Ask("m", 1, 1.0), lambda _: True)
+
+
+@pytest.mark.parametrize("policies", [Policies(), Policies(RedisConnectionError(), acme=ONLY)])
+async def test_in_doubt_not_even_own_nodes_are_asked(policies: Policies) -> None:
+    with pytest.raises(ShoalError):
+        await gate(policies).admit(ask(), own=True)
