@@ -35,6 +35,8 @@ def explain(
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
     for line in (*cascade_lines(record), *cost_lines(record)):
         answer.print(line, markup=False, soft_wrap=True)
+    if line := prefill_line(record):
+        answer.print(line, markup=False, soft_wrap=True)
     if record["candidates"]:
         answer.print()
         answer.print(_candidate_table(record["candidates"]))
@@ -78,6 +80,18 @@ def cascade_lines(record: dict[str, Any]) -> list[str]:
     if told["target_model"]:
         lines.append(f"then      {told['target_model']} ({told['target_tier']})")
     return lines
+
+
+def prefill_line(record: dict[str, Any]) -> str:
+    """Who computed the prompt, where another device could have; empty: there was no question."""
+    told = record.get("shared_prefill")
+    if not told:
+        return ""
+    figures = f"{told['shared_ms']:.0f} ms by {told['device_name']}, {told['local_ms']:.0f} ms here"
+    if not told["elsewhere"]:
+        return f"prompt    computed where it was answered: predicted {figures}"
+    ended = f"{told.get('outcome', 'not ended')} after {told.get('took_ms', 0.0):.0f} ms"
+    return f"prompt    asked of {told['device_name']}, {ended}: predicted {figures}"
 
 
 def _candidate_table(candidates: list[dict[str, Any]]) -> Table:

@@ -10,6 +10,7 @@ from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState, DeviceVi
 from orchestrator.hub import convert
 from orchestrator.hub.session import GatewaySession
 from orchestrator.routing.shared_prefill import MARGIN, Side, who_prefills
+from shoal.cli.explain import prefill_line
 from shoal.v1 import device_pb2, inference_pb2
 from tests.harness.hub_core import HubCore, updates_of
 from tests.harness.hub_rig import MODEL, delta, failed, finished, model_report
@@ -135,6 +136,8 @@ async def test_fast_device_computes_the_prompt_and_the_slow_one_answers() -> Non
     assert "fast computed its prompt" in updates[0].placed.reason
     assert {u.request_id for u in updates} == {"a"}
     figures = pair.figures()
+    told = prefill_line({"shared_prefill": figures})
+    assert told.startswith("prompt    asked of fast, finished after 0 ms: predicted ")
     assert (figures["outcome"], figures["device_name"]) == ("finished", "fast")
     assert pair.reserved() == 0
 
