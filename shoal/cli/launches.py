@@ -29,14 +29,14 @@ class UpOptions:
     num_agents: int
     models: tuple[str, ...] = ()
     cloud_config: str = ""
-    # GGUF files to host on the fleet's own Ray cluster.
-    cloud_models: tuple[str, ...] = ()
     slots: int | None = None
     context_tokens: int | None = None
     # Address that gateway and hub listen on, and what devices dial when that is another.
     host: str = "127.0.0.1"
     advertise: str = ""
     num_hubs: int = 1
+    # GGUF files to host on the fleet's own Ray cluster.
+    cloud_models: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         """For the supervisor's command line."""
