@@ -9,7 +9,7 @@ from tests.e2e.test_listening import is_loopback, processes_of
 from tests.harness.fleet import Fleet, wait_for
 
 BODY = {
-    "model": "hosted-big",
+    "model": "whale",
     "max_tokens": 4,
     "messages": [{"role": "user", "content": "The capital of France is"}],
 }
@@ -23,7 +23,7 @@ def replicas(fleet: Fleet) -> list[psutil.Process]:
             line = " ".join(process.cmdline())
         except psutil.Error:
             continue
-        if "hosted-big" in line:
+        if "whale" in line:
             found.append(process)
     return found
 
@@ -37,7 +37,7 @@ def test_hosted_model_answers_from_zero_replicas_and_goes_back_to_zero(fleet: Fl
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-shoal-tier"] == "cloud"
         assert answer.json()["choices"][0]["message"]["content"]
-        assert client.post("/hosted/hosted-big/v1/chat/completions", json=BODY).status_code == 401
+        assert client.post("/hosted/whale/v1/chat/completions", json=BODY).status_code == 401
     running = replicas(fleet)
     assert len(running) == 2
     for process in running:
