@@ -73,6 +73,7 @@ class Speculated:
     """How a drafted sequence came about; see inference.proto."""
 
     mode: str
+    target: str = ""
     rounds: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0

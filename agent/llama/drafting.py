@@ -80,7 +80,11 @@ class DraftedSequence:
         return SampledToken(draft.token, logprob)
 
     def _catch_up(self) -> NDArray[np.float32]:
-        """Compute what stands and is not in the KV yet; the logits of it, the last one last."""
+        """Compute what stands and is not in the KV yet; the logits of it, the last one last.
+
+        Drafts without a verdict, as when the verifier was lost, are taken back first.
+        """
+        self._slot.keep(len(self._tokens) - 1)
         while len(self._tokens) - self._slot.num_computed > LONGEST_DRAFT and not self.prefill():
             pass
         return self._slot.rows(self._tokens[self._slot.num_computed :])

@@ -138,7 +138,7 @@ class _Run:
         self._drafted = drafted
         self._sequence = Sequence(order.request)
         self._sequence.started_s = time.monotonic()
-        self._tally = Tally()
+        self._tally = Tally(order.message.speculation.target)
         self._done = False
 
     async def run(self) -> None:

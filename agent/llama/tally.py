@@ -11,6 +11,7 @@ from agent.engine.output import Finished, Speculated
 class Tally:
     """`edge`: drafts that stood; `cloud`: the target's own tokens; `edge_alone`: unverified."""
 
+    target: str
     rounds: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -40,6 +41,7 @@ class Tally:
             finished,
             speculated=Speculated(
                 mode=mode,
+                target=self.target,
                 rounds=self.rounds,
                 drafted_tokens=self.drafted,
                 accepted_tokens=self.accepted,

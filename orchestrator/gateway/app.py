@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 from starlette.applications import Starlette
@@ -35,8 +36,9 @@ from orchestrator.gateway.cascade_metrics import CascadeMetrics
 from orchestrator.gateway.catalogue import Catalogue
 from orchestrator.gateway.cloud_records import CloudRecords
 from orchestrator.gateway.config import GatewayConfig
+from orchestrator.gateway.joint_models import with_joint_models
 from orchestrator.gateway.metrics import RequestMetrics
-from orchestrator.gateway.models import find_model, list_models
+from orchestrator.gateway.models import list_models
 from orchestrator.gateway.onboarding import onboarding_routes, open_depot
 from orchestrator.gateway.rate_limits import RateLimits
 from orchestrator.gateway.salt import TenantSalts
@@ -54,6 +56,7 @@ from shoal.http.admission import Admission
 from shoal.http.application import make_application
 from shoal.http.bodies import error_response, json_response
 from shoal.http.endpoint import text_routes
+from shoal.openai.models import find_in
 
 
 @dataclass(slots=True)
@@ -137,7 +140,7 @@ def build_gateway(config: GatewayConfig) -> Gateway:
             script_sha256=depot.script_sha256 if depot else "",
         )
     )
-    public = _PublicRoutes(config, dispatcher, authenticator, started_unix_s)
+    public = _PublicRoutes(dispatcher, cascades, authenticator, started_unix_s)
     routes = [
         *text_routes(service),
         *public.routes(lambda: join_info(config, ca_pem.decode(), finder.hubs_to_dial())),
@@ -168,13 +171,13 @@ class _PublicRoutes:
 
     def __init__(
         self,
-        config: GatewayConfig,
         dispatcher: Dispatcher,
+        cascades: Cascades,
         authenticator: Authenticator,
         started_unix_s: int,
     ) -> None:
-        self._config = config
         self._dispatcher = dispatcher
+        self._cascades = cascades
         self._authenticator = authenticator
         self._started_unix_s = started_unix_s
 
@@ -200,16 +203,19 @@ class _PublicRoutes:
             await self._authenticator.caller(request.headers)
         except ShoalError as error:
             return error_response(error)
-        models = list_models(self._dispatcher, self._started_unix_s)
-        return json_response({"object": "list", "data": models})
+        return json_response({"object": "list", "data": self._listed()})
 
     async def _model(self, request: Request) -> Response:
         try:
             await self._authenticator.caller(request.headers)
             name = request.path_params["name"]
-            return json_response(find_model(self._dispatcher, name, self._started_unix_s))
+            return json_response(find_in(self._listed(), name))
         except ShoalError as error:
             return error_response(error)
+
+    def _listed(self) -> list[dict[str, Any]]:
+        models = list_models(self._dispatcher, self._started_unix_s)
+        return with_joint_models(models, self._dispatcher.drafted.values(), self._cascades)
 
     async def _readyz(self, _request: Request) -> Response:
         connected = self._dispatcher.edge.connected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.dispatch.dispatcher import Dispatcher
-from shoal.openai.models import find_in, model_object
+from shoal.openai.models import model_object
 
 
 def list_models(dispatcher: Dispatcher, created_unix_s: int) -> list[dict[str, Any]]:
@@ -29,8 +29,3 @@ def list_models(dispatcher: Dispatcher, created_unix_s: int) -> list[dict[str, A
             shoal["free_slots"] += entry.free_slots
             shoal["device_classes"] = sorted({*shoal["device_classes"], *entry.device_classes})
     return [models[name] for name in sorted(models)]
-
-
-def find_model(dispatcher: Dispatcher, name: str, created_unix_s: int) -> dict[str, Any]:
-    """One model object; raises MODEL_NOT_FOUND."""
-    return find_in(list_models(dispatcher, created_unix_s), name)

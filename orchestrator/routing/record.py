@@ -135,7 +135,15 @@ class DecisionRecord:
         joules: dict[str, float] = {}
         if self.actual is not None and self.actual.joules is not None:
             joules["edge"] = self.actual.joules
-        return Explained("edge", self.decision.privacy, tokens, joules_by_tier=joules)
+        mode = "edge"
+        if self.actual is not None and self.actual.speculative is not None:
+            mode = "speculative"
+            tokens = {
+                tier: {"prompt": self.actual.prompt_tokens, "completion": count}
+                for tier, count in sorted(self.actual.speculative["tokens_by_tier"].items())
+                if count
+            }
+        return Explained(mode, self.decision.privacy, tokens, joules_by_tier=joules)
 
     @classmethod
     def from_json(cls, text: str) -> DecisionRecord:

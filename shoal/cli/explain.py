@@ -33,7 +33,7 @@ def explain(
     for attempt in record["attempts"]:
         end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
-    for line in (*cascade_lines(record), *cost_lines(record)):
+    for line in (*cascade_lines(record), *drafted_lines(record), *cost_lines(record)):
         answer.print(line, markup=False, soft_wrap=True)
     if line := prefill_line(record):
         answer.print(line, markup=False, soft_wrap=True)
@@ -79,6 +79,25 @@ def cascade_lines(record: dict[str, Any]) -> list[str]:
         )
     if told["target_model"]:
         lines.append(f"then      {told['target_model']} ({told['target_tier']})")
+    return lines
+
+
+def drafted_lines(record: dict[str, Any]) -> list[str]:
+    """How a sequence was drafted and verified; none for other requests."""
+    told = (record["actual"] or {}).get("speculative")
+    if not told:
+        return []
+    mode, target = told["mode"].replace("_", " "), told.get("target", "")
+    lines = [f"mode      {record['mode']} for {target}: {mode}; {told['target_passes']} passes"]
+    if told["acceptance_rate"] is not None:
+        lines.append(
+            f"drafts    {told['accepted_tokens']} of {told['drafted_tokens']} stood in"
+            f" {told['rounds']} rounds; round trip {told['round_trip_ms']:.1f} ms"
+        )
+    if told["because"]:
+        lines.append(f"window    {told['because']}")
+    if told["fallback"]:
+        lines.append(f"verifier  given up: {told['fallback']}")
     return lines
 
 

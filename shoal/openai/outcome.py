@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from shoal.openai.speculative import speculative_fields
+from shoal.openai.speculative import drafted_uses, speculative_fields
 from shoal.openai.tier_use import TierUse, money_by_tier, tokens_by_tier, usage_flags
 from shoal.v1 import inference_pb2 as pb
 
@@ -79,6 +79,8 @@ class Outcome:
     def uses_by_tier(self) -> dict[str, TierUse]:
         """Tokens and money of every tier that worked for the answer."""
         uses = dict(self.uses)
+        if self.finished is not None and self.finished.HasField("speculated"):
+            return uses | drafted_uses(self.finished)
         if self.finished is not None and self.tier not in uses:
             usage = self.finished.usage
             uses[self.tier] = TierUse(usage.prompt_tokens, usage.completion_tokens)
@@ -94,7 +96,11 @@ class Outcome:
     @property
     def mode(self) -> str:
         """How tiers worked together."""
-        return "cascade" if self.cascade is not None else self.tier
+        if self.cascade is not None:
+            return "cascade"
+        if self.finished is not None and self.finished.HasField("speculated"):
+            return "speculative"
+        return self.tier
 
     @property
     def joules_by_tier(self) -> dict[str, float]:

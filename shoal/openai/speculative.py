@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from shoal.openai.tier_use import TierUse
 from shoal.v1 import inference_pb2 as pb
 
 
@@ -16,6 +17,7 @@ def speculative_fields(finished: pb.Finished) -> dict[str, Any]:
     return {
         "speculative": {
             "mode": told.mode,
+            "target": told.target,
             "acceptance_rate": round(told.accepted_tokens / drafted, 3) if drafted else None,
             "rounds": told.rounds,
             "drafted_tokens": drafted,
@@ -27,3 +29,13 @@ def speculative_fields(finished: pb.Finished) -> dict[str, Any]:
             "because": told.because,
         }
     }
+
+
+def drafted_uses(finished: pb.Finished) -> dict[str, TierUse]:
+    """Tokens of a drafted sequence by who they come from; a tier that gave none is left out.
+
+    Drafts that stood are the edge's. Both tiers computed the prompt.
+    """
+    prompt = finished.usage.prompt_tokens
+    tiers = finished.speculated.tokens_by_tier
+    return {tier: TierUse(prompt, count) for tier, count in sorted(tiers.items()) if count}

@@ -352,7 +352,7 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[_Union[Finished.Reason, str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., timings: _Optional[_Union[Timings, _Mapping]] = ..., speculated: _Optional[_Union[Speculated, _Mapping]] = ...) -> None: ...
 
 class Speculated(_message.Message):
-    __slots__ = ("mode", "rounds", "drafted_tokens", "accepted_tokens", "tokens_by_tier", "target_passes", "fallback", "round_trip_ms", "because")
+    __slots__ = ("mode", "rounds", "drafted_tokens", "accepted_tokens", "tokens_by_tier", "target_passes", "fallback", "round_trip_ms", "because", "target")
     class TokensByTierEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -369,6 +369,7 @@ class Speculated(_message.Message):
     FALLBACK_FIELD_NUMBER: _ClassVar[int]
     ROUND_TRIP_MS_FIELD_NUMBER: _ClassVar[int]
     BECAUSE_FIELD_NUMBER: _ClassVar[int]
+    TARGET_FIELD_NUMBER: _ClassVar[int]
     mode: str
     rounds: int
     drafted_tokens: int
@@ -378,7 +379,8 @@ class Speculated(_message.Message):
     fallback: str
     round_trip_ms: float
     because: str
-    def __init__(self, mode: _Optional[str] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., target_passes: _Optional[int] = ..., fallback: _Optional[str] = ..., round_trip_ms: _Optional[float] = ..., because: _Optional[str] = ...) -> None: ...
+    target: str
+    def __init__(self, mode: _Optional[str] = ..., rounds: _Optional[int] = ..., drafted_tokens: _Optional[int] = ..., accepted_tokens: _Optional[int] = ..., tokens_by_tier: _Optional[_Mapping[str, int]] = ..., target_passes: _Optional[int] = ..., fallback: _Optional[str] = ..., round_trip_ms: _Optional[float] = ..., because: _Optional[str] = ..., target: _Optional[str] = ...) -> None: ...
 
 class Usage(_message.Message):
     __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "cached_tokens_by_tier")

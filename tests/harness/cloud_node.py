@@ -6,12 +6,18 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
 
 from orchestrator.identity.authority import Authority
-from shoal.wire import CLOUD_TLS_NAME
+from shoal.v1 import verify_pb2 as pb
+from shoal.v1 import verify_pb2_grpc
+from shoal.wire import CHANNEL_OPTIONS, CLOUD_TLS_NAME
 from tests.harness.engine_process import EngineProcess, running_engine
 
 
@@ -67,3 +73,54 @@ def drafting_engine(
     """A device's engine that can dial verifiers."""
     with running_engine(model, "--identity", str(certificates.device), *flags) as engine:
         yield engine
+
+
+@contextlib.asynccontextmanager
+async def relayed(
+    certificates: Certificates, node: str, relay: Callable[[grpc.aio.Channel], Any]
+) -> AsyncIterator[str]:
+    """The address of a Verifier between device and node, made from a channel to the node.
+
+    It shows the node's certificate and dials with the device's.
+    """
+    device, cloud = certificates.device, certificates.home / "cloud"
+    ca = (device / "ca.crt").read_bytes()
+    dial = grpc.ssl_channel_credentials(
+        ca, (device / "device.key").read_bytes(), (device / "device.crt").read_bytes()
+    )
+    options = (*CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", CLOUD_TLS_NAME))
+    async with grpc.aio.secure_channel(node, dial, options=options) as upstream:
+        server = grpc.aio.server()
+        verify_pb2_grpc.add_VerifierServicer_to_server(relay(upstream), server)
+        pair = ((cloud / "tls.key").read_bytes(), (cloud / "tls.crt").read_bytes())
+        credentials = grpc.ssl_server_credentials([pair], ca, True)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
+        await server.start()
+        yield f"127.0.0.1:{port}"
+        await server.stop(None)
+
+
+class _LostAtFirstDraft(verify_pb2_grpc.VerifierServicer):
+    """Passes the opening on, and breaks the stream where drafts come."""
+
+    def __init__(self, upstream: grpc.aio.Channel) -> None:
+        self._stub = verify_pb2_grpc.VerifierStub(upstream)
+
+    async def Verify(
+        self, request_iterator: AsyncIterator[pb.VerifyRequest], context: Any
+    ) -> AsyncIterator[pb.VerifyReply]:
+        call = self._stub.Verify()
+        await call.write(await anext(aiter(request_iterator)))
+        opened = await call.read()
+        opened.opened.token_ms = 1e4  # so slow that drafting pays
+        yield opened
+        await anext(aiter(request_iterator))
+        call.cancel()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "lost")
+
+
+def lost_at_first_draft(
+    certificates: Certificates, node: str
+) -> contextlib.AbstractAsyncContextManager[str]:
+    """The address of a node that is lost with the first drafts in its hands."""
+    return relayed(certificates, node, _LostAtFirstDraft)

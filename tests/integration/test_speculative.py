@@ -5,7 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.v1 import inference_pb2 as pb
-from tests.harness.cloud_node import Certificates, drafting_engine, make_certificates, running_node
+from tests.harness.cloud_node import (
+    Certificates,
+    drafting_engine,
+    lost_at_first_draft,
+    make_certificates,
+    running_node,
+)
 from tests.harness.engine_process import Answer, EngineProcess, engine_client
 from tests.harness.models import smollm2_file
 
@@ -80,6 +86,19 @@ async def test_without_its_verifier_the_device_goes_on_alone(device: EngineProce
     assert drafted.text == alone.text
     assert drafted.finished.speculated.mode == "edge_alone"
     assert drafted.finished.speculated.fallback
+
+
+async def test_verifier_that_is_lost_while_it_judges_drafts_leaves_the_device_at_work(
+    certificates: Certificates, node: str, device: EngineProcess
+) -> None:
+    (alone,) = await answers(device, request())
+    async with lost_at_first_draft(certificates, node) as address:
+        (drafted,) = await answers(device, request(address))
+    assert drafted.tokens == alone.tokens
+    told = drafted.finished.speculated
+    assert told.fallback
+    assert told.tokens_by_tier["cloud"] == 1
+    assert told.tokens_by_tier["edge"] == len(alone.tokens) - 1
 
 
 async def test_without_its_verifier_the_request_fails_for_the_cloud_to_take_it(

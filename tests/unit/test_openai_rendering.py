@@ -137,3 +137,23 @@ def test_errors_have_openais_shape_and_a_retry_after() -> None:
     assert retry_after_s(ShoalError(Reason.NO_DEVICE, "x")) == 1
     assert retry_after_s(ShoalError(Reason.INVALID_ARGUMENT, "x")) is None
     assert json.loads(error_event(error).removeprefix(b"data: "))["error"]["code"] == "overloaded"
+
+
+def test_drafted_answers_name_both_tiers_and_the_target() -> None:
+    outcome = Outcome("chatcmpl-1", "edge")
+    told = pb.Speculated(
+        mode="speculative", target="big", drafted_tokens=8, accepted_tokens=6,
+        tokens_by_tier={"edge": 6, "cloud": 3},
+    )  # fmt: skip
+    usage = pb.Usage(prompt_tokens=10, completion_tokens=9)
+    outcome.take(pb.SequenceUpdate(finished=pb.Finished(usage=usage, speculated=told)))
+    shoal = outcome.extension()
+    assert shoal["mode"] == "speculative"
+    assert shoal["tokens_by_tier"] == {
+        "cloud": {"prompt": 10, "completion": 3},
+        "edge": {"prompt": 10, "completion": 6},
+    }
+    assert (shoal["speculative"]["target"], shoal["speculative"]["acceptance_rate"]) == (
+        "big",
+        0.75,
+    )

@@ -93,3 +93,11 @@ def test_failed_attempt_without_attempts_changes_nothing():
 def test_text_that_is_no_record_raises(text):
     with pytest.raises((ValueError, KeyError, TypeError)):
         DecisionRecord.from_json(text)
+
+
+def test_drafted_sequences_are_recorded_as_such() -> None:
+    told = {"mode": "speculative", "tokens_by_tier": {"edge": 12, "cloud": 8}}
+    actual = Actual(100, 20, 10, 1.0, 125.0, 11.0, joules=None, speculative=told)
+    raw = json.loads(DecisionRecord(DECISION).ended("finished", 2000, actual).to_json())
+    assert raw["mode"] == "speculative"
+    assert raw["tokens_by_tier"]["cloud"] == {"prompt": 100, "completion": 8}

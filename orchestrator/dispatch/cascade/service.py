@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +22,8 @@ from orchestrator.dispatch.cascade.totals import Totals
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.ruling import Ruling
 from orchestrator.fleet.registry_redis import StateError
+from orchestrator.request import Privacy
+from shoal.errors import ShoalError
 from shoal.v1 import inference_pb2 as pb
 
 _log = structlog.get_logger(__name__)
@@ -89,6 +92,17 @@ class Cascades:
             if served.on_edge or served.in_cloud:
                 return None
         return policy
+
+    def routes(self) -> list[tuple[str, Route]]:
+        """The cascades by name with who would answer a request that may go anywhere."""
+        models, found = self._models(), list[tuple[str, Route]]()
+        for name in self.policies:
+            policy = self.policy(name)
+            if policy is not None:
+                # Nobody to answer: it cannot be asked for now.
+                with contextlib.suppress(ShoalError):
+                    found.append((name, resolve(policy, models, Privacy.ANY)))
+        return found
 
     async def start(
         self, request: pb.GenerateRequest, ruling: Ruling, wish: Wish
