@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from agent.calibration.choosing import Choice
+from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
 from agent.calibration.store import CalibrationStore, key_of, variants
 from agent.companion.settings import CompanionError, CompanionSettings, read_companions
 from agent.hardware.bandwidth import measure_bandwidth_gb_s
@@ -83,12 +84,19 @@ async def _run(
     structlog.contextvars.bind_contextvars(device_id=identity.device_id)
     sockets_dir = _make_sockets_dir(config)
     capabilities = await asyncio.to_thread(_capabilities, config, companions)
-    choices = _calibrated(config, capabilities)
+    choices, uncalibrated = _calibrated(config, capabilities)
     models = models | {name: choice.file for name, choice in choices.items()}
+    labels = {f"calibrated/{name}": str(choice) for name, choice in choices.items()}
+    capabilities = dataclasses.replace(capabilities, labels={**capabilities.labels, **labels})
     meters, _ = find_meters(Path("/"), gpus=capabilities.detected_class == "gpu")
     device = Device(
         DeviceParts(
-            membership=Membership(identity, store, config.join_url),
+            membership=Membership(
+                identity,
+                store,
+                config.join_url,
+                outlives_certificate=config.local_api is not None,
+            ),
             capabilities=convert.capability_report(capabilities),
             engines=dataclasses.replace(
                 _engine_settings(config, sockets_dir, command),
@@ -119,6 +127,16 @@ async def _run(
                 from agent.local_api.starting import local_api  # else its 5 MB are saved
 
                 await stack.enter_async_context(local_api(device, config, stages))
+            if config.calibrates and uncalibrated:
+                calibrating = asyncio.create_task(
+                    calibrate_when_idle(
+                        uncalibrated,
+                        CalibrationStore(config.home),
+                        lambda: device.is_idle,
+                        IdleTerms(),
+                    )
+                )
+                stack.push_async_callback(_end, calibrating)
             end = await device.run(models)
     finally:
         _remove_sockets(sockets_dir)
@@ -128,6 +146,12 @@ async def _run(
     elif upgrades.restarts:
         return int(ExitCode.RESTART)
     return int(end.exit_code)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stages) -> Identity:
@@ -146,7 +170,8 @@ async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stag
             patience_s=config.join_patience_s,
         )
         identity = await enrol(request, store)
-    check_not_expired(identity, datetime.now(UTC))
+    if config.local_api is None:
+        check_not_expired(identity, datetime.now(UTC))
     stages.say("enrolled", device_id=identity.device_id, name=identity.name)
     return identity
 
@@ -210,17 +235,22 @@ def _engine_settings(
     return EngineSettings(sockets_dir, config.models_dir, defaults, command)
 
 
-def _calibrated(config: AgentConfig, capabilities: Capabilities) -> dict[str, Choice]:
-    """What `shoal agent calibrate` found for just this hardware, version and these files."""
-    store, choices = CalibrationStore(config.home), {}
+def _calibrated(
+    config: AgentConfig, capabilities: Capabilities
+) -> tuple[dict[str, Choice], list[Uncalibrated]]:
+    """What calibrations found for just this hardware, version and these files; and the rest."""
+    store, choices, uncalibrated = CalibrationStore(config.home), {}, []
     for argument in config.models:
         files = variants(argument, config.models_dir)
         name = catalogue_name(files[0])
-        choice = store.find(name, key_of(capabilities, files))
-        if choice is not None:
-            log.info("calibrated", model=name, threads=choice.threads, slots=choice.slots)
+        key = key_of(capabilities, files)
+        choice = store.find(name, key)
+        if choice is None:
+            uncalibrated.append(Uncalibrated(name, key, files))
+        else:
+            log.info("calibrated", model=name, choice=str(choice))
             choices[name] = choice
-    return choices
+    return choices, uncalibrated
 
 
 def _find_companions(config: AgentConfig) -> Companions:

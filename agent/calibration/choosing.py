@@ -61,6 +61,9 @@ class Choice:
     threads: int | None
     slots: int
 
+    def __str__(self) -> str:
+        return f"{self.file.name}, {self.threads or 'all'} threads, {self.slots} slots"
+
 
 def thread_counts(cpus: int, physical_cores: int) -> tuple[int, ...]:
     """Counts worth trying beside all CPUs: the cores without their siblings, and half."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from agent.calibration.choosing import Choice
+from agent.calibration.choosing import Choice, Outcome
 from agent.hardware.report import Capabilities
 from agent.rpc.model_files import find_model
 from shoal import __version__
@@ -63,14 +63,23 @@ class CalibrationStore:
             return None
         return choice if choice.file.is_file() else None
 
-    def keep(self, model: str, key: str, choice: Choice) -> None:
-        """Write the choice; the file is replaced at once."""
+    def keep(self, model: str, key: str, choice: Choice, tried: Sequence[Outcome]) -> None:
+        """Write the choice and what became of each candidate; the file is replaced at once."""
         rows = self._read()
         rows[model] = {
             "key": key,
             "file": str(choice.file),
             "threads": choice.threads,
             "slots": choice.slots,
+            "tried": [
+                {
+                    "candidate": str(outcome.candidate),
+                    "failure": outcome.failure,
+                    "prefill_tokens_per_s": round(outcome.prefill, 1),
+                    "decode_batch_tokens_per_s": [round(r, 1) for r in outcome.decode_batch],
+                }
+                for outcome in tried
+            ],
         }
         self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = self._file.with_suffix(".new")

@@ -186,7 +186,7 @@ class Device:
             agent_version=__version__,
             capabilities=self._parts.capabilities,
             models=self._engines.reports(),
-            device_unix_ms=_unix_ms(),
+            device_unix_ms=time.time_ns() // 10**6,
             last_epoch=self._connection.last_epoch,
         )
         for extension in self.extensions:
@@ -242,6 +242,12 @@ class Device:
         """Whether a hub has welcomed this device."""
         return self._connection.phase is conn.Phase.CONNECTED
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is loaded, runs or waits here."""
+        loads = any(e.state == engine_pb2.MODEL_STATE_LOADING for e in self._engines.reports())
+        return not loads and not len(self._ledger) and not len(self.local)
+
     def send(self, frame: pb.DeviceFrame) -> bool:
         """Send under the present epoch; False without a connection, when nobody is told."""
         connected = self.is_connected()
@@ -260,7 +266,7 @@ class Device:
         return pb.Heartbeat(
             load=convert.device_load(sample),
             engines=self._engines.loads(),
-            device_unix_ms=_unix_ms(),
+            device_unix_ms=time.time_ns() // 10**6,
         )
 
     async def _sample_power(self) -> None:
@@ -285,15 +291,10 @@ class Device:
         try:
             await self._membership.keep_certificate_fresh()
         except AgentError as error:
+            self._do(conn.GiveUp(error.exit_code, error.message))  # before that of Leave
             self._feed(conn.Leave(error.message))
-            if not self._over.done():
-                self._over.set_result(conn.GiveUp(error.exit_code, error.message))
 
     def _task_failed(self, error: BaseException) -> None:
         log.error("agent_task_failed", exc_info=error)
         if not self._over.done():
             self._over.set_result(conn.GiveUp(ExitCode.INTERNAL, repr(error)))
-
-
-def _unix_ms() -> int:
-    return int(time.time() * 1000)

@@ -20,6 +20,7 @@ log = structlog.get_logger()
 
 _LONGEST_PAUSE_S = 3600.0
 _SHORTEST_PAUSE_S = 1.0
+_EXPIRED_PAUSE_S = 60.0
 # So many tries are left between one that failed and the end of the certificate.
 _TRIES = 20
 
@@ -27,7 +28,16 @@ _TRIES = 20
 class Membership:
     """The identity in use and what keeps it current."""
 
-    def __init__(self, identity: Identity, store: IdentityStore, join_url: str = "") -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        store: IdentityStore,
+        join_url: str = "",
+        *,
+        outlives_certificate: bool = False,
+    ) -> None:
+        """`outlives_certificate`: the device has work without a hub, and goes on when expired."""
+        self._outlives = outlives_certificate
         self.identity = identity
         self._store = store
         self._gateway_url = join_url or identity.gateway_url
@@ -35,11 +45,20 @@ class Membership:
     async def keep_certificate_fresh(self) -> None:
         """Renew whenever less than a third of the certificate's life is left; never returns.
 
-        A try that fails is repeated; AgentError once the certificate has expired.
+        A try that fails is repeated; AgentError once the certificate has expired, unless
+        this device outlives it.
         """
         while True:
             now = datetime.now(UTC)
-            check_not_expired(self.identity, now)
+            try:
+                check_not_expired(self.identity, now)
+            except AgentError as error:
+                if not self._outlives:
+                    raise
+                # A clock that was wrong may be set right: no reason to end for good either.
+                log.error("certificate_expired", why=error.message)
+                await asyncio.sleep(_EXPIRED_PAUSE_S)
+                continue
             if self.identity.wants_renewal(now):
                 await self._try_to_renew()
             left_s = self.identity.seconds_left(now)

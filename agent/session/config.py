@@ -43,6 +43,8 @@ class AgentConfig:
     # Where OpenAI's API is served on this device; None: it is not.
     local_api: LocalAddress | None = None
     local_key: bool = True
+    # Measure in the first idle minute what suits models of which nothing is known.
+    calibrates: bool = True
     # Where install.sh put this agent, as its control script says; None: it did not.
     prefix: Path | None = None
 
@@ -91,6 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--join-patience-s", type=float, default=20.0, help="how long to retry joining")
     add_local_api(parser)
     add(
+        "--calibrate",
+        choices=("auto", "never"),
+        help="auto: measure, in the first idle minute, which variant, threads and slots suit a "
+        "model of which nothing is known (SHOAL_CALIBRATE; default: auto)",
+    )
+    add(
         "--log-level",
         default="",
         choices=("debug", "info", "warning", "error"),
@@ -125,6 +133,7 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
             given.local_api or os.environ.get("SHOAL_LOCAL_API", ""), key=not given.no_local_key
         ),
         local_key=not given.no_local_key,
+        calibrates=(given.calibrate or os.environ.get("SHOAL_CALIBRATE", "auto")) != "never",
         prefix=Path(prefix) if (prefix := os.environ.get("SHOAL_AGENT_PREFIX")) else None,
     )
 

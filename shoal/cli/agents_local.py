@@ -38,6 +38,10 @@ def agent_status(
         return
     for agent in agents:
         answer.print(f"[bold]{agent['name']}[/bold]  {agent['device_id']}  {agent['state_dir']}")
+        for model, row in agent["calibrated"].items():
+            threads = row["threads"] or "all"
+            chosen = f"{Path(row['file']).name}, {threads} threads, {row['slots']} slots"
+            answer.print(f"  calibrated: {model}: {chosen}", markup=False, soft_wrap=True)
         local = agent["local_api"]
         if local is None:
             answer.print("  local API: off, or the agent does not run")
@@ -66,6 +70,7 @@ def _describe(home: Path) -> dict[str, Any]:
         "gateway_url": identity.get("gateway_url", ""),
         "state_dir": str(home),
         "local_api": local,
+        "calibrated": _read_json(home / "calibration.json"),
     }
 
 

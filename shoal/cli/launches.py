@@ -109,6 +109,8 @@ def agent_launch(home: Home, options: AgentOptions) -> Launch:
         *("--name", options.name, "--join", options.gateway_url),
         # It ends with its fleet, whose gateway is as near.
         *("--local-api", "off"),
+        # Agents of one machine would measure one another.
+        *("--calibrate", "never"),
     ]
     for model in options.fleet.models:
         command += ["--model", model]

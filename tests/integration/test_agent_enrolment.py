@@ -168,6 +168,9 @@ async def test_expired_certificate_ends_the_agent_with_the_remedy(
     with pytest.raises(AgentError, match="expired") as caught:
         await Membership(identity, store).keep_certificate_fresh()
     assert caught.value.exit_code is ExitCode.IDENTITY_UNUSABLE
+    lives_alone = Membership(identity, store, outlives_certificate=True)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(lives_alone.keep_certificate_fresh(), 0.05)
 
 
 @pytest.mark.parametrize("file", ["identity.json", "device.key", "device.crt", "ca.crt"])

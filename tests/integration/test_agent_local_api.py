@@ -6,6 +6,7 @@ import asyncio
 import json
 import stat
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,13 @@ async def test_agent_with_its_local_api_stays_light(rig: Rig) -> None:
     agent = await rig.start()
     await rig.ask("echo warm")
     assert psutil.Process(agent.pid).memory_info().rss < 100e6
+
+
+async def test_expired_certificate_ends_the_membership_and_not_the_local_api(rig: Rig) -> None:
+    rig.fleet.script.certificate_age = timedelta(hours=2)
+    agent = await rig.start()
+    assert await rig.ask("echo alone now") == "alonenow"
+    assert psutil.pid_exists(agent.pid)
 
 
 async def test_local_requests_outlive_the_hub_and_are_reported_when_it_returns(rig: Rig) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from agent.calibration.choosing import (
     slots_for,
     thread_counts,
 )
+from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
 from agent.calibration.store import FILE, CalibrationStore, key_of, variants
 from agent.calibration.trial import try_candidate
 from agent.hardware.report import detect
@@ -60,7 +62,9 @@ def test_choice_is_kept_until_a_file_changes(tmp_path: Path) -> None:
     file = tmp_path / "Tiny-1M.Q4_0.gguf"
     file.write_bytes(b"one")
     choice = Choice(file, None, 4)
-    store.keep("tiny-1m", key_of(device, [file]), choice)
+    store.keep(
+        "tiny-1m", key_of(device, [file]), choice, [Outcome(Candidate(file), "killed by SIGSEGV")]
+    )
     assert store.find("tiny-1m", key_of(device, [file])) == choice
     assert store.find("other", key_of(device, [file])) is None
     file.write_bytes(b"another")
@@ -87,3 +91,21 @@ async def test_candidate_that_ends_is_told_with_its_last_words(tmp_path: Path) -
     told = await try_candidate(Candidate(file), 60.0)
     assert not told.serves
     assert file.name in told.failure
+
+
+async def test_calibration_waits_for_quiet_and_gives_way_to_a_request(tmp_path: Path) -> None:
+    file = tmp_path / "Bad-1M.Q4_0.gguf"
+    file.write_bytes(b"no model at all")
+    looks = iter([False, True, True, False])
+    idle = True
+
+    def is_idle() -> bool:
+        return next(looks, idle)
+
+    store = CalibrationStore(tmp_path)
+    wanted = [Uncalibrated("bad-1m", "key", [file])]
+    terms = IdleTerms(quiet_s=0.01, limit_s=60.0)
+    async with asyncio.timeout(120):
+        await calibrate_when_idle(wanted, store, is_idle, terms)
+    assert next(looks, None) is None  # it was put off, and came back
+    assert store.find("bad-1m", "key") is None

@@ -1,0 +1,52 @@
+"""All candidates of a model, one after the other, within a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import psutil
+
+from agent.calibration.choosing import (
+    Candidate,
+    Choice,
+    Outcome,
+    best,
+    choice_of,
+    thread_counts,
+)
+from agent.calibration.trial import try_candidate
+
+# Of all candidates of a model together: three or four of a small model on a PC.
+LIMIT_S = 30.0
+
+
+async def calibrate(
+    files: Sequence[Path], limit_s: float, told: Callable[[Outcome], None]
+) -> Choice | None:
+    """Try variants, then threads for the best, until the time is over; None: none serves.
+
+    Cancelling it ends the candidate that is on trial.
+    """
+    ends_s = time.monotonic() + limit_s
+    cpus = len(psutil.Process().cpu_affinity() or [0])
+    tried: list[Outcome] = []
+
+    async def attempt(candidate: Candidate) -> None:
+        left_s = ends_s - time.monotonic()
+        if left_s <= 0:
+            told(Outcome(candidate, "not tried: the time is over"))
+            return
+        outcome = await try_candidate(candidate, left_s)
+        tried.append(outcome)
+        told(outcome)
+
+    for file in files:
+        await attempt(Candidate(file))
+    fastest = best(tried)
+    if fastest is not None:
+        for threads in thread_counts(cpus, psutil.cpu_count(logical=False) or cpus):
+            await attempt(Candidate(fastest.candidate.file, threads))
+    chosen = best(tried)
+    return None if chosen is None else choice_of(chosen)
