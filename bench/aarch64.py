@@ -61,7 +61,8 @@ def main() -> int:
     root = ArmRoot(options.root)
     root.prepare(options.mirror)
     _say("cross-compiling the engine, unless it was")
-    subprocess.run([sys.executable, str(REPO / "deploy/cross_engine.py")], check=True)
+    build = [sys.executable, str(REPO / "deploy/cross_engine.py")]
+    subprocess.run(build, check=True, stdout=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="shoal-arm-") as folder:
         result = _trial(root, _serve_q4_0(Path(folder)), quick=options.quick)
     print(json.dumps(result, indent=2))
