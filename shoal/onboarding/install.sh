@@ -11,6 +11,8 @@
 #   --model FILE|NAME  SHOAL_MODEL  what it serves; repeatable       [smollm2-135m-instruct]
 #   --class CLASS    SHOAL_CLASS    device class                     [detected]
 #   --slots N  --context N          sequences at once, tokens each   [fitted to the memory]
+#   --local-api [ADDRESS:]PORT|off  its own API for clients on it    [127.0.0.1:8431]
+#   --calibrate auto|never          measure in an idle minute what suits it   [auto]
 #   --prefix DIR     SHOAL_PREFIX   where it is installed  [~/.local/share/shoal-agent; root: /opt/shoal-agent]
 #   --user NAME      SHOAL_USER     account that runs it             [yours; root: shoal-agent, made]
 #   --version V      SHOAL_VERSION  refuse any other version         [what is served]
@@ -54,7 +56,7 @@ read_settings() {
     url=${SHOAL_URL:-$GATEWAY_URL}
     name=${SHOAL_NAME:-}
     models=${SHOAL_MODEL:-}
-    class=${SHOAL_CLASS:-} slots='' context=''
+    class=${SHOAL_CLASS:-} slots='' context='' local_api='' calibrate=''
     prefix=${SHOAL_PREFIX:-}
     account=${SHOAL_USER:-}
     version=${SHOAL_VERSION:-}
@@ -72,8 +74,8 @@ read_settings() {
         --no-start) start=0 ;;
         --dry-run) dry_run=yes ;;
         --uninstall) uninstall=yes ;;
-        --token | --url | --name | --model | --class | --slots | --context | --prefix | --user | \
-            --version | --service | --bundle | --bundle-sha256)
+        --token | --url | --name | --model | --class | --slots | --context | --local-api | \
+            --calibrate | --prefix | --user | --version | --service | --bundle | --bundle-sha256)
             [ $# -gt 1 ] || die "$option needs a value"
             shift
             case $option in
@@ -85,6 +87,8 @@ read_settings() {
             --class) class=$1 ;;
             --slots) slots=$1 ;;
             --context) context=$1 ;;
+            --local-api) local_api=$1 ;;
+            --calibrate) calibrate=$1 ;;
             --prefix) prefix=$1 ;;
             --user) account=$1 ;;
             --version) version=$1 ;;
@@ -112,6 +116,7 @@ read_settings() {
     *) prefix="$PWD/${prefix%/}" ;;
     esac
     case $service in auto | none) ;; *) die "--service is auto or none" ;; esac
+    case $calibrate in '' | auto | never) ;; *) die "--calibrate is auto or never" ;; esac
 }
 
 # What an earlier run settled, so that a second one need not be told again.
@@ -138,6 +143,8 @@ settle_names() {
     models=${models:-$DEFAULT_MODEL}
     class=${class:-$(kept_argument --class)}
     slots=${slots:-$(kept_argument --slots)}
+    local_api=${local_api:-$(kept_argument --local-api)}
+    calibrate=${calibrate:-$(kept_argument --calibrate)}
     context=${context:-$(kept_argument --context)}
     case $name in *[!A-Za-z0-9._-]* | '') die "--name $name: letters, digits, . _ - only" ;; esac
     [ -n "$url" ] || die "the fleet's gateway is not known" "pass --url http://GATEWAY:8421"
@@ -440,6 +447,8 @@ write_settings() {
         [ -z "$class" ] || printf '%s\n' --class "$class"
         [ -z "$slots" ] || printf '%s\n' --slots "$slots"
         [ -z "$context" ] || printf '%s\n' --context "$context"
+        [ -z "$local_api" ] || printf '%s\n' --local-api "$local_api"
+        [ -z "$calibrate" ] || printf '%s\n' --calibrate "$calibrate"
     } >"$work/agent.args"
     changed=no
     cmp -s "$work/agent.args" "$prefix/agent.args" || changed=yes

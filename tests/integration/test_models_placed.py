@@ -15,10 +15,11 @@ from orchestrator.catalogue.intake import IntakeError, Order, take_in
 from orchestrator.catalogue.model import Deployment, Placement, Variant
 from orchestrator.catalogue.store_redis import CatalogueStore
 from orchestrator.fleet.registry_redis import connect
-from shoal.v1 import models_pb2, models_pb2_grpc
+from shoal.v1 import device_pb2, models_pb2, models_pb2_grpc
 from tests.harness.agent_process import AgentProcess
 from tests.harness.edge import Edge, running_edge
 from tests.harness.file_server import FileServer
+from tests.harness.hub_rig import ScriptedDevice, running_hub
 from tests.harness.model_hub import ModelHub
 from tests.harness.redis_server import running_redis
 from tests.harness.tiny_llama_model import TinyLlama, write_tiny_llama_model
@@ -121,6 +122,45 @@ async def test_device_fetches_only_what_it_was_told_to_load(
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await call.read()
             assert refused.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
+async def test_each_of_two_hubs_orders_its_own_devices_what_one_of_them_planned(
+    store: CatalogueStore, tmp_path: Path, redis_url: str
+) -> None:
+    variant = await take(str(write_tiny_llama_model(tmp_path / "Tiny-Two.F32.gguf")), tmp_path)
+    await store.put_variant(variant)
+    load = device_pb2.DeviceLoad(memory_total_bytes=1 << 33, memory_available_bytes=1 << 33)
+    async with (
+        running_hub(tmp_path, redis_url, hub_id="one") as one,
+        running_hub(tmp_path, redis_url, hub_id="two") as two,
+    ):
+        devices: list[ScriptedDevice] = []
+        for name, rig in (("of-one", one), ("of-two", two)):
+            device = await rig.enrol(name)
+            device.models = []
+            await device.connect()
+            await device.write(heartbeat=device_pb2.Heartbeat(load=load))
+            devices.append(device)
+        await store.put_deployment(Deployment("tiny-two", "*", 0, 1, rate_bytes_per_s=125_000))
+        for device in devices:
+            while (frame := await device.read()).WhichOneof("frame") != "load_model":
+                pass
+            order = frame.load_model
+            assert (order.sha256, order.rate_bytes_per_s) == (variant.sha256, 125_000)
+            await device.cut()
+        await store.remove_deployment("tiny-two")
+
+
+async def test_fetch_keeps_to_its_rate(edge: Edge, store: CatalogueStore, tmp_path: Path) -> None:
+    file = write_tiny_llama_model(tmp_path / "Tiny-Slow.F32.gguf")
+    await store.put_variant(await take(str(file), tmp_path))
+    await start_empty(edge, "slow")
+    rate = file.stat().st_size // 2
+    began = asyncio.get_running_loop().time()
+    await store.put_deployment(Deployment("tiny-slow", "name=slow", 0, 1, rate_bytes_per_s=rate))
+    await until_placed(store, lambda f: "slow" in f and f["slow"].actual == "serves")
+    assert asyncio.get_running_loop().time() - began >= 2.0
+    await store.remove_deployment("tiny-slow")
 
 
 async def test_model_hub_names_the_hash_that_the_file_must_have(tmp_path: Path) -> None:

@@ -127,6 +127,7 @@ def test_folder_of_somebody_else_is_left_alone(device: Device) -> None:
         (["--version", "9.9.9"], "9.9.9"),
         (["--colour", "red"], "unknown option"),
         (["--token"], "needs a value"),
+        (["--calibrate", "often"], "auto or never"),
     ],
 )
 def test_bad_options_are_named(device: Device, options: list[str], said: str) -> None:
