@@ -79,6 +79,7 @@ def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig])
         # Ray's own imports use what is deprecated.
         warnings.simplefilter("ignore")
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from orchestrator.actors.hub import start_hubs
 
@@ -96,6 +97,11 @@ def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig])
         node = join_node(ray.get_runtime_context().gcs_address, stack)
         while sum(each["Alive"] for each in ray.nodes()) < 2:  # type: ignore[no-untyped-call]
             assert node.poll() is None
+        # Known is not ready: a node that can run nothing yet gets no hub either.
+        for each in ray.nodes():  # type: ignore[no-untyped-call]
+            on_it = NodeAffinitySchedulingStrategy(each["NodeID"], soft=False)
+            ready = ray.remote(lambda: True).options(num_cpus=0, scheduling_strategy=on_it)
+            assert ray.get(ready.remote(), timeout=60)
         hubs: list[Any] = start_hubs(configs)
         asked: list[dict[str, str]] = ray.get([hub.addresses.remote() for hub in hubs], timeout=60)
         assert [each["link"] for each in asked] == [

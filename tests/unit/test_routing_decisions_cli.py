@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from orchestrator.routing.record import Actual, Attempt, DecisionRecord
 from shoal.cli.app import app
+from shoal.cli.output import answer
 from tests.unit.test_routing_router import ALL_CLASSES, fleet, route
 
 
@@ -43,7 +44,7 @@ def gateway(monkeypatch):
         thread.start()
         monkeypatch.setenv("SHOAL_URL", f"http://127.0.0.1:{server.server_port}")
         monkeypatch.setenv("SHOAL_API_KEY", "an-admin-key")
-        monkeypatch.setenv("COLUMNS", "200")
+        monkeypatch.setattr(answer, "width", 200)
         yield asked
         server.shutdown()
         thread.join()
