@@ -29,8 +29,8 @@ from bench.prompts import words
 from bench.servers import SHOAL, fleet_environment, shoal_fleet
 
 RESULTS = Path(__file__).parent / "results"
-# About 170 tokens with the template: a whole block and a partial one.
-NUM_WORDS = 110
+# More than a block of tokens: a whole one and a partial one.
+NUM_WORDS = 160
 
 
 def main() -> None:
@@ -121,7 +121,11 @@ def kolmogorov_smirnov_p(one: list[float], other: list[float]) -> float:
 
 
 def _chat(rng: random.Random) -> list[dict[str, str]]:
-    return [{"role": "user", "content": words(rng, NUM_WORDS)}]
+    """A system message of its own: the template's default one is in every prompt of a tenant."""
+    return [
+        {"role": "system", "content": words(rng, NUM_WORDS // 2)},
+        {"role": "user", "content": words(rng, NUM_WORDS // 2)},
+    ]
 
 
 def _of_tenant(target: Target, home: Path, tenant: str) -> Target:
