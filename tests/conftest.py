@@ -16,6 +16,7 @@ settings.load_profile("same_examples")
 _E2E = Path(__file__).parent / "e2e"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep together, on one worker, what shares a fleet or a module's engines."""
     if not config.pluginmanager.hasplugin("xdist"):
