@@ -129,7 +129,7 @@ class NetFleet:
         command = [
             *(sys.executable, "-m", "agent.app", "--home", str(home), "--name", name),
             *("--join", self.fleet.url, "--model", str(smollm2_file()), "--slots", "2"),
-            *("--context", "2048", "--threads", "1"),
+            *("--context", "2048", "--threads", "1", "--calibrate", "never"),
         ]
         with (home / "stages.jsonl").open("wb") as out, (home / "agent.log").open("wb") as log:
             process = subprocess.Popen(

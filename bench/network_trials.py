@@ -19,7 +19,7 @@ PARTITION_S = 60.0
 NUM_PARTITIONS = 5
 HALF_OPEN_LIMIT_S = 20.0
 LOSS_S = 300.0
-SLOW_MBIT_PER_S = 4.0
+SLOW_MBIT_PER_S = 1.0
 # Blocks leave in the background, on a fast link.
 OFFERED_WITHIN_S = 3.0
 
@@ -138,7 +138,7 @@ def loss(fleet: NetFleet) -> dict[str, Any]:
 
 
 def slow_uplink(fleet: NetFleet) -> dict[str, Any]:
-    """Blocks over 4 Mbit/s: 1,000 tokens are 24 MB, which take a minute there.
+    """Blocks over 1 Mbit/s: 1,000 tokens are 24 MB, which take three minutes there.
 
     The device behind it must compute rather than wait, answer the same, and stay READY
     while it offers blocks of its own.

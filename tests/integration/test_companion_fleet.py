@@ -18,6 +18,7 @@ import pytest
 from shoal.v1 import inference_pb2 as inf
 from tests.harness.agent_process import AgentProcess
 from tests.harness.edge import Edge, running_edge
+from tests.harness.gateway_rig import running_gateway
 from tests.harness.hub_rig import ScriptedGateway
 from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis
@@ -198,3 +199,27 @@ async def test_running_server_is_waited_for_and_used(edge: Edge) -> None:
     finally:
         os.kill(server.pid, signal.SIGTERM)
         await server.wait()
+
+
+async def test_companion_answers_clients_of_the_gateway(edge: Edge, redis_url: str) -> None:
+    companion = Companion(edge, "npu-board")
+    await companion.start(companion.described())
+    async with (
+        running_gateway(edge.folder, redis_url) as gateway,
+        httpx.AsyncClient(base_url=gateway.url, trust_env=False, timeout=20) as http,
+    ):
+        http.headers["authorization"] = f"Bearer {gateway.key}"
+        async with asyncio.timeout(20):  # the gateway finds the hub in Redis
+            while MODEL not in (await http.get("/v1/models")).text:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 4}
+        reply = await http.post("/v1/chat/completions", json=body)
+        assert reply.status_code == 200, reply.text
+        assert reply.json()["choices"][0]["message"]["content"]
+        assert reply.headers["x-shoal-device"] == "npu-board"
+        decision = await http.get(
+            f"/shoal/v1/decisions/{reply.headers['x-shoal-request-id']}",
+            headers={"authorization": f"Bearer {gateway.admin_key}"},
+        )
+        assert "npu" in decision.text
+        assert companion.stats()["bodies"]
