@@ -14,7 +14,7 @@ READY := $(VENV)/shoal-installed
 EXTRAS ?= agent,orchestrator,cloud,embedded,dev
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 UP_ARGS ?=
-# Two at once: PYTEST_ARGS="--numprocesses 2 --dist loadgroup --no-loadscope-reorder"
+# Two at once (fleets that start together may meet on a port): PYTEST_ARGS="--numprocesses 2 --dist loadgroup --no-loadscope-reorder"
 PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

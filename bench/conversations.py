@@ -236,18 +236,20 @@ def _earlier(settings: dict[str, object]) -> dict[str, dict[str, dict[str, float
 
 
 def _ratios(parts: dict[str, dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """shoal divided by llama-server, of the figure that has an aim."""
-    figure = {
-        "one": "later_turns_ttft_p50_ms", "many": "wall_s", "restart": "after_restart_wall_s"
-    }  # fmt: skip
-    return {
-        part: {
-            "ratio": round(both["shoal"][figure[part]] / both["llama_server"][figure[part]], 3),
-            "aim": AIMS[part],
-        }
+    """shoal divided by llama-server; `ratio` is of the figure that has the aim."""
+    figure = {"one": "later_turns_ttft_p50_ms", "many": "wall_s", "restart": "wall_s"}
+
+    def divided(both: dict[str, dict[str, float]], name: str) -> float:
+        return round(both["shoal"][name] / both["llama_server"][name], 3)
+
+    ratios = {
+        part: {"ratio": divided(both, figure[part]), "aim": AIMS[part]}
         for part, both in parts.items()
         if len(both) == 2
     }
+    if "restart" in ratios:
+        ratios["restart"]["after_restart"] = divided(parts["restart"], "after_restart_wall_s")
+    return ratios
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ JSON on stdin, and the key's hash.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import tomllib
@@ -21,6 +20,7 @@ import ray
 from ray import serve
 
 from cloud.deployment import application
+from cloud.keys import key_hash
 from shoal.hosted import HostedModel, from_json
 from shoal.hosted_tables import hosted_models
 from shoal.kv_budget import MIB
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     if not (options.key_file or options.key_sha256):
         parser.error("--key-file or --key-sha256 is needed")
     try:
-        key_sha256 = options.key_sha256 or _digest(options.key_file)
+        key_sha256 = options.key_sha256 or key_hash(options.key_file.read_text("utf-8"))
         models = _models(options.config)
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
@@ -74,10 +74,6 @@ def _models(config: Path | None) -> tuple[HostedModel, ...]:
     if config is None:
         return from_json(sys.stdin.read())
     return hosted_models(tomllib.loads(config.read_text("utf-8")).get("hosted", []), config.parent)
-
-
-def _digest(key_file: Path) -> str:
-    return hashlib.sha256(key_file.read_text("utf-8").strip().encode()).hexdigest()
 
 
 def misfit(model: HostedModel, nodes: Sequence[Mapping[str, Any]]) -> str:

@@ -87,9 +87,14 @@ class HostedEngine:
         ended.cancel()
         if not ready.done():
             ready.cancel()
-            status = "" if child.returncode is None else f", exit code {child.returncode}"
+            if child.returncode is not None:
+                raise ColdStartError(
+                    f"the engine of {self._model.name} ended while it loaded the model, exit code "
+                    f"{child.returncode}; its last lines are in the replica's log"
+                )
             raise ColdStartError(
-                f"{self._model.name} was not loaded within {self._model.cold_start_s:g} s{status}"
+                f"{self._model.name} was not loaded within {self._model.cold_start_s:g} s; raise "
+                "'cold_start_s' if the model is sound"
             )
         stub = inference_pb2_grpc.InferenceStub(self._channel)  # type: ignore[no-untyped-call]
         call = stub.Session()

@@ -13,8 +13,12 @@ REFUSAL = "Hosted models are served to the fleet's gateway only."
 _MAX_KEY_CHARS = 512
 
 
+def key_hash(key: str) -> str:
+    """Hex SHA-256 of the key, by which nodes know it."""
+    return hashlib.sha256(key.strip()[:_MAX_KEY_CHARS].encode("utf-8", "replace")).hexdigest()
+
+
 def bears_key(headers: Mapping[str, str], key_sha256: str) -> bool:
     """Whether `authorization` bears the key of this hex hash."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
-    digest = hashlib.sha256(key.strip()[:_MAX_KEY_CHARS].encode("utf-8", "replace")).hexdigest()
-    return scheme.lower() == "bearer" and hmac.compare_digest(digest, key_sha256)
+    return scheme.lower() == "bearer" and hmac.compare_digest(key_hash(key), key_sha256)

@@ -7,7 +7,6 @@ Prints what `serve deploy` takes on a cluster with GPUs, with an application for
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import sys
 import tomllib
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from cloud.keys import key_hash
 from shoal.vllm_models import VllmModel, vllm_models
 
 _BUILDER = "ray.serve.llm:build_openai_app"
@@ -79,14 +79,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         rows = tomllib.loads(options.config.read_text("utf-8")).get("vllm", [])
         models = vllm_models(rows)
-        key = options.key_file.read_text("utf-8").strip()
+        key_sha256 = key_hash(options.key_file.read_text("utf-8"))
     except (OSError, ValueError) as error:
         sys.stderr.write(f"{error}\n")
         return _UNUSABLE
     if not models:
         sys.stderr.write(f"{options.config} has no [[vllm]] table\n")
         return _UNUSABLE
-    print(json.dumps(serve_config(models, hashlib.sha256(key.encode()).hexdigest()), indent=1))
+    print(json.dumps(serve_config(models, key_sha256), indent=1))
     return 0
 
 

@@ -7,6 +7,7 @@ Ray Serve deployment of it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -21,6 +22,8 @@ PATH_PREFIX = "/hosted"
 # Default context, if the model was trained for that much: what a slot reserves is lost to others.
 DEFAULT_CONTEXT_TOKENS = 4096
 DEFAULT_SLOTS = 8
+# Part of a path, and of an endpoint's name.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _KV_TYPE = "f16"
 
 

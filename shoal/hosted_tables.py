@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from shoal.gguf import GgufError
 from shoal.gguf_facts import scan
-from shoal.hosted import DEFAULT_CONTEXT_TOKENS, DEFAULT_SLOTS, HostedModel, size
+from shoal.hosted import DEFAULT_CONTEXT_TOKENS, DEFAULT_SLOTS, NAME, HostedModel, size
 from shoal.model_names import catalogue_name
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _WHOLE = {
     "num_parameters": 1, "slots": 1, "context_tokens": 256, "cpus": 0, "min_replicas": 0,
     "max_replicas": 1,
@@ -38,7 +36,7 @@ def _hosted_model(row: Any, folder: Path) -> HostedModel:
         raise ValueError("hosted: 'file' must name a GGUF file.")
     file = (folder / Path(row["file"]).expanduser()).absolute()
     name, url = row.get("name", catalogue_name(file)), row.get("url", "")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name):
         raise ValueError(f"hosted: 'name' {name!r} must be of letters, digits, '.', '_' and '-'.")
     own = row.get("own", False)
     if not isinstance(own, bool):

@@ -7,11 +7,10 @@ configuration.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.hosted import PATH_PREFIX
+from shoal.hosted import NAME, PATH_PREFIX
 
 # GiB of one accelerator under Ray's name of it, by the makers' data sheets; of those that come
 # in several sizes the smallest.
@@ -22,7 +21,6 @@ MEMORY_GIB = {
 _GPU_SHARE = 0.9
 _WEIGHTS_SHARE = 0.75
 _GIB = 2**30
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _TEXTS = {"name", "source", "accelerator", "url"}
 _WHOLE = {
     "num_parameters": 1, "context_tokens": 256, "gpus": 1, "min_replicas": 0, "max_replicas": 1,
@@ -93,7 +91,7 @@ def _model(row: Any) -> VllmModel:
     name = row["name"]
     if not isinstance(row.get("own", False), bool):
         raise ValueError(f"vllm {name}: 'own' must be true or false.")
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ValueError(f"vllm: 'name' {name!r} must be of letters, digits, '.', '_' and '-'.")
     if "num_parameters" not in row:
         raise ValueError(f"vllm {name}: 'num_parameters' is needed.")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import structlog
 
 from agent.calibration.choosing import Outcome
@@ -36,10 +37,15 @@ class Uncalibrated:
 
 @dataclass(frozen=True, slots=True)
 class IdleTerms:
-    """In s: how long nothing ran before it begins, and for all candidates of a model."""
+    """In s: how long nothing ran before it begins, and for all candidates of a model.
+
+    `busy_percent`: of the machine's CPUs in use by whatever else, from which it is not quiet:
+    measured beside other work, too few threads look best.
+    """
 
     quiet_s: float = 60.0
     limit_s: float = LIMIT_S
+    busy_percent: float = 20.0
 
 
 async def calibrate_when_idle(
@@ -51,18 +57,20 @@ async def calibrate_when_idle(
     """Measure and keep what suits each model; it is used from the agent's next start."""
     for model in wanted:
         while True:
-            await _until_quiet(is_idle, terms.quiet_s)
+            await _until_quiet(is_idle, terms)
             if await _measure(model, store, is_idle, terms.limit_s):
                 break
             log.info("calibration_put_off", model=model.name, why="a request came")
 
 
-async def _until_quiet(is_idle: Callable[[], bool], quiet_s: float) -> None:
+async def _until_quiet(is_idle: Callable[[], bool], terms: IdleTerms) -> None:
     clock = asyncio.get_running_loop().time
     since = clock()
-    while clock() - since < quiet_s:
-        await asyncio.sleep(min(_LOOK_EVERY_S, quiet_s))
-        if not is_idle():
+    psutil.cpu_percent()  # later calls tell what was used since the one before
+    while clock() - since < terms.quiet_s:
+        await asyncio.sleep(min(_LOOK_EVERY_S, terms.quiet_s))
+        is_busy = psutil.cpu_percent() > terms.busy_percent
+        if is_busy or not is_idle():
             since = clock()
 
 
@@ -80,11 +88,16 @@ async def _measure(
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
-    choice = work.result()
-    if choice is None:
-        failures = [f"{each.candidate}: {each.failure}" for each in tried]
-        log.warning("not_calibrated", model=model.name, tried=failures)
+    try:
+        choice = work.result()
+        if choice is not None:
+            store.keep(model.name, model.key, choice, tried)
+    except OSError as error:  # a file that is gone, a full disk: the device goes on serving
+        log.warning("not_calibrated", model=model.name, why=str(error))
         return True
-    store.keep(model.name, model.key, choice, tried)
-    log.info("calibration_kept", model=model.name, choice=str(choice))
+    failures = [f"{each.candidate}: {each.failure}" for each in tried if each.failure]
+    if choice is None:
+        log.warning("not_calibrated", model=model.name, tried=failures)
+    else:
+        log.info("calibration_kept", model=model.name, choice=str(choice), failed=failures)
     return True

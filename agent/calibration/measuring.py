@@ -17,6 +17,8 @@ from agent.calibration.choosing import (
     thread_counts,
 )
 from agent.calibration.trial import try_candidate
+from agent.hardware.memory import read_memory
+from shoal.kv_budget import ENGINE_OVERHEAD_BYTES, MIB
 
 # Of all candidates of a model together: three or four of a small model on a PC.
 LIMIT_S = 30.0
@@ -38,6 +40,10 @@ async def calibrate(
         if left_s <= 0:
             told(Outcome(candidate, "not tried: the time is over"))
             return
+        missing_bytes = _missing_bytes(candidate.file)
+        if missing_bytes > 0:
+            told(Outcome(candidate, f"not tried: {missing_bytes // MIB + 1} MiB of memory short"))
+            return
         outcome = await try_candidate(candidate, left_s)
         tried.append(outcome)
         told(outcome)
@@ -50,3 +56,9 @@ async def calibrate(
             await attempt(Candidate(fastest.candidate.file, threads))
     chosen = best(tried)
     return None if chosen is None else choice_of(chosen)
+
+
+def _missing_bytes(file: Path) -> int:
+    """Memory that the candidate needs beyond what is free, beside an engine that serves."""
+    needed_bytes = file.stat().st_size + ENGINE_OVERHEAD_BYTES
+    return needed_bytes - read_memory(Path("/")).available_bytes

@@ -108,10 +108,11 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
             session.push(update)
             return
         update.ClearField("delta")
+        if update.HasField("finished") or update.HasField("failed"):
+            session.prefills.discard(update.request_id)
         if not update.HasField("finished"):
             session.push(update)
             return
-        session.prefills.discard(update.request_id)
         task = asyncio.create_task(self._hand_over(session, update))
         self._handing_over.add(task)
         task.add_done_callback(self._handing_over.discard)
@@ -199,6 +200,7 @@ class EngineService(pb_grpc.InferenceServicer, engine_pb2_grpc.EngineControlServ
         session.push(pb.SequenceUpdate(request_id=request_id, failed=error.to_wire()))
 
     def _cancel(self, session: _Session, request_id: str) -> None:
+        session.prefills.discard(request_id)
         preparing = session.preparing.get(request_id)
         if preparing is not None:
             preparing.cancel()

@@ -24,19 +24,7 @@ def hosted_endpoints(
     To the gateway they are clouds like any other.
     """
     return tuple(
-        CloudEndpoint(
-            name=f"hosted-{model.name}",
-            url=f"{model.url or base_url}{model.path}/v1",
-            models=(
-                CloudModel(
-                    model.name, model.name, model.num_parameters, model.context_tokens, _FREE
-                ),
-            ),
-            key=key,
-            timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
-            salt=Salt.HEADER,
-            own=model.own,
-        )
+        _endpoint(model, f"hosted-{model.name}", model.url or base_url, (key, Salt.HEADER))
         for model in models
     )
 
@@ -44,18 +32,23 @@ def hosted_endpoints(
 def vllm_endpoints(models: Sequence[VllmModel], key: str) -> tuple[CloudEndpoint, ...]:
     """The endpoint of each model that vLLM serves on a cluster of the fleet's."""
     return tuple(
-        CloudEndpoint(
-            name=f"vllm-{model.name}",
-            url=f"{model.url.rstrip('/')}{model.path}/v1",
-            models=(
-                CloudModel(
-                    model.name, model.name, model.num_parameters, model.context_tokens, _FREE
-                ),
-            ),
-            key=key,
-            timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
-            salt=Salt.CACHE_SALT,
-            own=model.own,
-        )
+        _endpoint(model, f"vllm-{model.name}", model.url, (key, Salt.CACHE_SALT))
         for model in models
+    )
+
+
+def _endpoint(
+    model: HostedModel | VllmModel, name: str, url: str, secrets: tuple[str, Salt]
+) -> CloudEndpoint:
+    key, salt = secrets
+    return CloudEndpoint(
+        name=name,
+        url=f"{url.rstrip('/')}{model.path}/v1",
+        models=(
+            CloudModel(model.name, model.name, model.num_parameters, model.context_tokens, _FREE),
+        ),
+        key=key,
+        timeouts=Timeouts(first_byte_s=model.cold_start_s + _FIRST_BYTE_S),
+        salt=salt,
+        own=model.own,
     )

@@ -27,7 +27,8 @@ _SUFFIX = ".prefill"
 
 @dataclass(frozen=True, slots=True)
 class Prefilling:
-    """One prompt on its way; `held`: the place of the device that will answer."""
+    """One prompt on its way; `reservations`: places at the device that computes it and the one
+    that will answer."""
 
     active: ActiveRequest
     choice: PrefillChoice

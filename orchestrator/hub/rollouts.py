@@ -61,9 +61,9 @@ class Rollouts:
             after, changed = advance(rollout, targets, self._clock.unix_ms())
             for target in changed:
                 _log.info("rollout", device_id=target.device_id, phase=target.phase, why=target.why)
-            await self._store.put(rollout, changed)
-            if after.outcome is not Outcome.RUNNING:
-                await self._store.end(after)
+            if changed:
+                await self._store.put(rollout, changed)
+            if after.outcome is not Outcome.RUNNING and await self._store.end(after):
                 _log.info("rollout_ended", version=after.version, outcome=after.outcome)
 
     async def _move(self, connection: DeviceConnection, target: Target, rollout: Rollout) -> Target:

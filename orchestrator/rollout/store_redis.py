@@ -35,6 +35,15 @@ return 1
 """
 
 
+# KEYS: rollout. ARGV: id of the rollout, the rollout.
+_END = """
+local known = redis.call('GET', KEYS[1])
+if not known or cjson.decode(known).id ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2])
+return 1
+"""
+
+
 class RolloutStore:
     """`client` must decode responses. Every call raises redis.RedisError."""
 
@@ -42,6 +51,7 @@ class RolloutStore:
         self._client = client
         self._begin = client.register_script(_BEGIN)
         self._put = client.register_script(_PUT)
+        self._end = client.register_script(_END)
 
     async def begin(self, rollout: Rollout, targets: Iterable[Target]) -> bool:
         """Start it in the place of the last; False when one is running."""
@@ -71,9 +81,9 @@ class RolloutStore:
         args = [rollout.id, *_rows(targets)]
         return bool(await self._put(keys=[_ROLLOUT, _TARGETS], args=args))
 
-    async def end(self, rollout: Rollout) -> None:
-        """Its outcome; only the hub that leads writes it."""
-        await self._client.set(_ROLLOUT, to_json(rollout))
+    async def end(self, rollout: Rollout) -> bool:
+        """Its outcome, by the hub that leads; False, and nothing changed, as for `put`."""
+        return bool(await self._end(keys=[_ROLLOUT], args=[rollout.id, to_json(rollout)]))
 
     async def cancel(self, rollout_id: str) -> None:
         """Open no more batches of it; what is under way goes on."""

@@ -8,7 +8,7 @@ answers fetches them. Pure arithmetic on measured figures, kept for the decision
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, FleetView, ServedModel
 from orchestrator.request import Objective, Privacy, RouteRequest
@@ -95,8 +95,7 @@ def who_prefills(
     if not choices:
         return None
     best = min(choices, key=lambda choice: choice.shared_ms)
-    pays = best.shared_ms * MARGIN < best.local_ms
-    return PrefillChoice(**(asdict(best) | {"elsewhere": pays}))
+    return replace(best, elsewhere=best.shared_ms * MARGIN < best.local_ms)
 
 
 def consider_sharing(

@@ -129,7 +129,7 @@ def _show(rollout: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         print_json(rollout)
         return
-    ending = "" if rollout["outcome"] != "running" or not rollout["cancelled"] else ", cancelled"
+    ending = ", cancelled" if rollout["outcome"] == "running" and rollout["cancelled"] else ""
     answer.print(f"{rollout['release']}: {rollout['outcome']}{ending}")
     table = Table("device", "phase", "", box=None, header_style="bold")
     for each in rollout["devices"]:

@@ -110,9 +110,14 @@ def _message(role: str, content: str) -> dict[str, str]:
 
 
 def _first_model(client: GatewayClient) -> str:
-    """One that somebody serves as it is, before cascades and drafted models."""
+    """One that a device serves as it is, before the cloud's, cascades and drafted models."""
     listed = client.get("/v1/models")["data"]
-    listed.sort(key=lambda model: bool({"cascade", "drafted_by"} & model["shoal"].keys()))
+    listed.sort(
+        key=lambda model: (
+            bool({"cascade", "drafted_by"} & model["shoal"].keys()),
+            "edge" not in model["shoal"]["tiers"],
+        )
+    )
     if not listed:
         raise CliError(
             ExitCode.BUSY, "No device serves a model now.", "See `shoal status` and `shoal doctor`."

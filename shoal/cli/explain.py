@@ -33,9 +33,8 @@ def explain(
     for attempt in record["attempts"]:
         end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
-    for line in (*cascade_lines(record), *drafted_lines(record), *cost_lines(record)):
-        answer.print(line, markup=False, soft_wrap=True)
-    if line := prefill_line(record):
+    lines = (*cascade_lines(record), *drafted_lines(record), *cost_lines(record))
+    for line in filter(None, (*lines, prefill_line(record))):
         answer.print(line, markup=False, soft_wrap=True)
     if record["candidates"]:
         answer.print()

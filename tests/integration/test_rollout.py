@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,20 @@ async def test_rollout_goes_on_after_its_hub_was_replaced(tmp_path: Path, redis_
         }
         await good.cut()
         await bad.cut()
+    await client.aclose()
+
+
+async def test_hub_that_lags_does_not_end_the_rollout_that_came_after(redis_url: str) -> None:
+    client = connect(redis_url)
+    await client.flushall()
+    store = RolloutStore(client)
+    first, _ = begin()
+    assert await store.begin(first, [])
+    assert await store.end(replace(first, outcome=Outcome.DONE))
+    second = replace(first, id="r2")
+    assert await store.begin(second, [])
+    assert not await store.end(replace(first, outcome=Outcome.STOPPED))
+    assert await store.running() == second
     await client.aclose()
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.calibration import measuring
 from agent.calibration.choosing import (
     Candidate,
     Choice,
@@ -14,8 +15,10 @@ from agent.calibration.choosing import (
     thread_counts,
 )
 from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
+from agent.calibration.measuring import calibrate
 from agent.calibration.store import FILE, CalibrationStore, key_of, variants
 from agent.calibration.trial import try_candidate
+from agent.hardware.memory import Memory
 from agent.hardware.report import detect
 
 
@@ -93,6 +96,24 @@ async def test_candidate_that_ends_is_told_with_its_last_words(tmp_path: Path) -
     assert file.name in told.failure
 
 
+async def test_candidate_whose_weights_would_not_fit_beside_the_served_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "Large-1M.Q4_0.gguf"
+    file.write_bytes(b"weights")
+    monkeypatch.setattr(measuring, "read_memory", lambda _root: Memory(10**9, 10**6, 0))
+    told: list[Outcome] = []
+    assert await calibrate([file], 60.0, told.append) is None
+    assert [each.failure for each in told] == ["not tried: 256 MiB of memory short"]
+
+
+async def test_file_that_is_gone_ends_no_agent(tmp_path: Path) -> None:
+    wanted = [Uncalibrated("gone-1m", "key", [tmp_path / "Gone-1M.Q4_0.gguf"])]
+    async with asyncio.timeout(60):
+        terms = IdleTerms(quiet_s=0.01, limit_s=60.0, busy_percent=100.0)
+        await calibrate_when_idle(wanted, CalibrationStore(tmp_path), lambda: True, terms)
+
+
 async def test_calibration_waits_for_quiet_and_gives_way_to_a_request(tmp_path: Path) -> None:
     file = tmp_path / "Bad-1M.Q4_0.gguf"
     file.write_bytes(b"no model at all")
@@ -104,7 +125,7 @@ async def test_calibration_waits_for_quiet_and_gives_way_to_a_request(tmp_path: 
 
     store = CalibrationStore(tmp_path)
     wanted = [Uncalibrated("bad-1m", "key", [file])]
-    terms = IdleTerms(quiet_s=0.01, limit_s=60.0)
+    terms = IdleTerms(quiet_s=0.01, limit_s=60.0, busy_percent=100.0)
     async with asyncio.timeout(120):
         await calibrate_when_idle(wanted, store, is_idle, terms)
     assert next(looks, None) is None  # it was put off, and came back
