@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import structlog
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from orchestrator.config import HubConfig
 from orchestrator.hub.build import build_hub
@@ -20,25 +19,19 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger()
 
+# A token share: Ray's SPREAD leaves actors that ask for no CPU on one node.
+_CPUS = 0.01
+
 
 def start_hubs(configs: Sequence[HubConfig]) -> list[ActorHandle[Any]]:
-    """One actor for each, in turn on the cluster's nodes; that of a lost node moves.
-
-    Ray's own SPREAD leaves actors that ask for no CPU on one node.
-    """
-    nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
+    """One actor for each, spread over the cluster's nodes; that of a lost node moves."""
     return [
-        HubActor.options(  # type: ignore[attr-defined]
-            name=config.hub_id,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(
-                nodes[number % len(nodes)], soft=True
-            ),
-        ).remote(config)
-        for number, config in enumerate(configs)
+        HubActor.options(name=config.hub_id, scheduling_strategy="SPREAD").remote(config)  # type: ignore[attr-defined]
+        for config in configs
     ]
 
 
-@ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)
+@ray.remote(num_cpus=_CPUS, max_restarts=-1, max_task_retries=-1)
 class HubActor:
     """Listens as soon as it exists, and again, on the same ports, after each restart.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -38,7 +39,7 @@ class HangingEndpoint:
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
-        self.num_closed = 0
+        self.num_begun = self.num_closed = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -56,6 +57,7 @@ class HangingEndpoint:
             head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
             head += b"transfer-encoding: chunked\r\n\r\n"
             connection.sendall(head + b"%x\r\n%s\r\n" % (len(data), data))
+            self.num_begun += 1
             while connection.recv(65536):
                 pass
         self.num_closed += 1
@@ -112,13 +114,18 @@ class Fleet:
         return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
 
     def client(self, key: str = "default") -> httpx.Client:
+        return httpx.Client(**self._access(key), timeout=20)
+
+    def async_client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(**self._access("default"), timeout=60)
+
+    def _access(self, key: str) -> dict[str, Any]:
         text = (self.home / "keys" / f"{key}.key").read_text()
-        return httpx.Client(
-            base_url=self.url,
-            headers={"authorization": f"Bearer {text}"},
-            trust_env=False,
-            timeout=20,
-        )
+        return {
+            "base_url": self.url,
+            "headers": {"authorization": f"Bearer {text}"},
+            "trust_env": False,
+        }
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -205,16 +212,24 @@ def test_chunks_are_not_held_back(fleets: tuple[Fleet, Fleet]) -> None:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_client_that_goes_away_on_a_reused_connection_cancels(
+async def test_client_that_goes_away_on_a_reused_connection_cancels(
     fleets: tuple[Fleet, Fleet], endpoint: HangingEndpoint, stream: bool
 ) -> None:
+    async def reaches(name: str, count: int) -> None:
+        async with asyncio.timeout(20):
+            while getattr(endpoint, name) != count:  # noqa: ASYNC110 - a thread counts
+                await asyncio.sleep(0.02)
+
     for _ in range(4):
-        closed = endpoint.num_closed
-        with fleets[0].client() as client:
-            assert client.get("/v1/models").status_code == 200
-            with pytest.raises(httpx.ReadTimeout):
-                client.post("/v1/chat/completions", json=BODY | {"stream": stream}, timeout=0.5)
-        until(lambda before=closed: endpoint.num_closed == before + 1)
+        begun, closed = endpoint.num_begun, endpoint.num_closed
+        async with fleets[0].async_client() as client:
+            assert (await client.get("/v1/models")).status_code == 200
+            body = BODY | {"stream": stream}
+            asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            await reaches("num_begun", begun + 1)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await reaches("num_closed", closed + 1)
     with fleets[0].client("admin") as admin:
         until(lambda: admin.get("/shoal/v1/status").json()["in_flight"] == 0)
 

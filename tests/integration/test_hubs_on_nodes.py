@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -72,6 +73,29 @@ def end_node(node: subprocess.Popen[bytes]) -> None:
         node.wait(10)
 
 
+def wait_until_each_sees_all(ray: Any) -> None:
+    """A node that another one does not know yet gets nothing from it: hubs go elsewhere."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    nodes = [each["NodeID"] for each in ray.nodes()]
+
+    def on(node: str, function: Any) -> Any:
+        strategy = NodeAffinitySchedulingStrategy(node, soft=False)
+        return ray.remote(function).options(num_cpus=0, scheduling_strategy=strategy).remote()
+
+    def sees_all() -> bool:
+        return all(ray.get([on(node, lambda: True) for node in nodes]))
+
+    deadline_s = time.monotonic() + 60
+    while True:
+        try:
+            assert all(ray.get([on(node, sees_all) for node in nodes], timeout=60))
+            return
+        except ray.exceptions.RayError:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.2)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig]) -> None:
@@ -79,7 +103,6 @@ def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig])
         # Ray's own imports use what is deprecated.
         warnings.simplefilter("ignore")
         import ray
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from orchestrator.actors.hub import start_hubs
 
@@ -97,11 +120,7 @@ def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig])
         node = join_node(ray.get_runtime_context().gcs_address, stack)
         while sum(each["Alive"] for each in ray.nodes()) < 2:  # type: ignore[no-untyped-call]
             assert node.poll() is None
-        # Known is not ready: a node that can run nothing yet gets no hub either.
-        for each in ray.nodes():  # type: ignore[no-untyped-call]
-            on_it = NodeAffinitySchedulingStrategy(each["NodeID"], soft=False)
-            ready = ray.remote(lambda: True).options(num_cpus=0, scheduling_strategy=on_it)
-            assert ray.get(ready.remote(), timeout=60)
+        wait_until_each_sees_all(ray)
         hubs: list[Any] = start_hubs(configs)
         asked: list[dict[str, str]] = ray.get([hub.addresses.remote() for hub in hubs], timeout=60)
         assert [each["link"] for each in asked] == [
