@@ -22,12 +22,9 @@ import psutil
 import structlog
 
 from orchestrator import setup
-from orchestrator.actors.config import (
-    choose_ports,
-    port_is_free,
-    set_ray_environment,
-)
+from orchestrator.actors.config import set_ray_environment
 from orchestrator.actors.haproxy import write_haproxy_wrapper
+from orchestrator.actors.ports import PortBlocks, port_is_free
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_config
 from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.hosting import Deploying, HostingError, with_hosted
@@ -127,7 +124,8 @@ class Orchestrator:
         self._sockets_dir = self._home.make_sockets_dir()
         haproxy_dir = self._sockets_dir / "haproxy"
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
-        self._ports = choose_ports(self._home.path / "hub" / "ports.json", arguments.hubs)
+        self._blocks = PortBlocks()
+        self._ports = self._blocks.choose(self._home.path / "hub" / "ports.json", arguments.hubs)
         haproxy = write_haproxy_wrapper(haproxy_dir, (arguments.host, arguments.port))
         set_ray_environment(self._ports, haproxy_dir, haproxy)
         self._secrets = setup.prepare_identity(self._home, arguments.hubs)
@@ -196,8 +194,8 @@ class Orchestrator:
         ray.init(
             # Never "auto": another fleet's cluster on this machine must not be joined.
             address="local",
-            # Actors here ask for no CPU. Ray starts this many worker processes at once, ahead
-            # of their use: one each for Serve's controller, its two proxies, a replica, each hub.
+            # Actors here ask for hardly any CPU. Ray starts this many worker processes at once,
+            # ahead of their use: one each for Serve's controller, two proxies, a replica, each hub.
             num_cpus=4 + self._arguments.hubs,
             include_dashboard=False,
             object_store_memory=_OBJECT_STORE_BYTES,

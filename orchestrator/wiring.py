@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from orchestrator import setup
-from orchestrator.actors.config import FleetPorts
+from orchestrator.actors.ports import FleetPorts
 from orchestrator.config import HubConfig
 from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.gateway.config import GatewayConfig

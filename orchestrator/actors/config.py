@@ -1,4 +1,4 @@
-"""The environment that Ray and Serve read when they are imported, and the ports they get.
+"""The environment that Ray and Serve read when they are imported.
 
 Serve takes its HAProxy settings from the environment alone; set it before the first
 import of `ray`. Every process of the cluster inherits it.
@@ -6,104 +6,11 @@ import of `ray`. Every process of the cluster inherits it.
 
 from __future__ import annotations
 
-import json
 import os
-import random
-import socket
-import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-# Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes a
-# port between choosing and binding it.
-_FIRST_PORT, _LAST_PORT = 20_000, 32_000
-# Ports that Serve may give to replicas: a restarted one gets another for a while.
-_REPLICA_PORTS = 16
-_OTHER_PORTS = 4
-_PORT_WAIT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class HubPorts:
-    """Ports of one hub."""
-
-    enrol: int
-    link: int
-
-
-@dataclass(frozen=True, slots=True)
-class FleetPorts:
-    """Loopback ports of one fleet, beside the public one."""
-
-    hubs: tuple[HubPorts, ...]
-    haproxy_metrics: int
-    haproxy_stats: int
-    fallback_http: int
-    fallback_grpc: int
-    first_replica_http: int
-    first_replica_grpc: int
-
-
-def choose_ports(saved: Path, num_hubs: int = 1) -> FleetPorts:
-    """The ports of the fleet's last run as far as they are free, else new ones; kept in `saved`.
-
-    Devices remember the hubs' addresses, so the hubs' ports outlive a restart: they are
-    waited for a few seconds, for a fleet that was just stopped may hold them still.
-    """
-    try:
-        last = tuple(HubPorts(**each) for each in json.loads(saved.read_text("utf-8"))["hubs"])
-    except (OSError, ValueError, TypeError, KeyError):
-        last = ()
-    ports = _new_ports(num_hubs)
-    kept = [
-        old if _becomes_free(old.enrol) and _becomes_free(old.link) else new
-        for old, new in zip(last, ports.hubs, strict=False)
-    ]
-    ports = replace(ports, hubs=(*kept, *ports.hubs[len(kept) :]))
-    saved.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    saved.write_text(json.dumps(asdict(ports)), encoding="utf-8")
-    return ports
-
-
-def _becomes_free(port: int) -> bool:
-    deadline_s = time.monotonic() + _PORT_WAIT_S
-    while not port_is_free(port):
-        if time.monotonic() > deadline_s:
-            return False
-        time.sleep(0.1)
-    return True
-
-
-def _new_ports(num_hubs: int) -> FleetPorts:
-    size = 2 * num_hubs + _OTHER_PORTS + 2 * _REPLICA_PORTS
-    for _ in range(200):
-        first = random.randrange(_FIRST_PORT, _LAST_PORT - size)  # noqa: S311 - not a secret
-        if all(port_is_free(port) for port in range(first, first + size)):
-            others = first + 2 * num_hubs
-            replicas = others + _OTHER_PORTS
-            return FleetPorts(
-                hubs=tuple(HubPorts(port, port + 1) for port in range(first, others, 2)),
-                haproxy_metrics=others,
-                haproxy_stats=others + 1,
-                fallback_http=others + 2,
-                fallback_grpc=others + 3,
-                first_replica_http=replicas,
-                first_replica_grpc=replicas + _REPLICA_PORTS,
-            )
-    raise OSError(f"no {size} free ports in a row between {_FIRST_PORT} and {_LAST_PORT}")
-
-
-def port_is_free(port: int) -> bool:
-    """Whether this machine's loopback port can be bound now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers bind: a port whose last connections linger in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
+from orchestrator.actors.ports import REPLICA_PORTS, FleetPorts
 
 
 def set_ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> None:
@@ -158,7 +65,7 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(ports.fallback_http),
         "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": str(ports.fallback_grpc),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(ports.first_replica_http),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.first_replica_http + _REPLICA_PORTS),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(ports.first_replica_http + REPLICA_PORTS),
         "RAY_SERVE_DIRECT_INGRESS_MIN_GRPC_PORT": str(ports.first_replica_grpc),
-        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(ports.first_replica_grpc + _REPLICA_PORTS),
+        "RAY_SERVE_DIRECT_INGRESS_MAX_GRPC_PORT": str(ports.first_replica_grpc + REPLICA_PORTS),
     }
