@@ -120,6 +120,7 @@ def test_hub_of_a_node_that_dies_comes_back_on_another(configs: list[HubConfig])
         node = join_node(ray.get_runtime_context().gcs_address, stack)
         while sum(each["Alive"] for each in ray.nodes()) < 2:  # type: ignore[no-untyped-call]
             assert node.poll() is None
+            time.sleep(0.2)
         wait_until_each_sees_all(ray)
         hubs: list[Any] = start_hubs(configs)
         asked: list[dict[str, str]] = ray.get([hub.addresses.remote() for hub in hubs], timeout=60)
