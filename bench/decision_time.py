@@ -4,11 +4,12 @@
 
 Devices of four classes serve one model each way that a fleet is met: idle, busy (half of
 the slots taken at random), and full (every request is refused). The virtual clock moves
-5 ms a decision and the view's version with it, as at 200 requests/s, so that the rebuilds
-of the index of a large fleet are among the decisions timed. `cpu` is the thread's own
-time (what the decision costs), `wall` the time on the clock: on a machine with other work
-it holds the waits for a core too. Each row is measured in several rounds; `best` is the
-round with the least p99, which other work on the machine disturbed least.
+5 ms a decision, as at 200 requests/s, and after each decision the chosen device holds a
+request more and another one less, as in the hub: `book` is what these two changes of the
+view take. `cpu` is the thread's own time (what the decision costs), `wall` the time on the
+clock: on a machine with other work it holds the waits for a core too. Each row is measured
+in several rounds; `best` is the round with the least p99, which other work on the machine
+disturbed least.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import random
 import statistics
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,6 @@ from orchestrator.fleet.view import (
     DeviceId,
     DeviceState,
     DeviceView,
-    FleetView,
     ServedModel,
 )
 from orchestrator.fleet.view_store import Reservation, ViewStore
@@ -40,14 +41,17 @@ RESULTS = Path(__file__).parent / "results" / "decision_time.json"
 TARGETS_US = {1_000: 100.0, 100_000: 300.0}
 MODEL = "small"
 MS_PER_DECISION = 5.0
+# Requests that run at once, placed by the decisions timed.
+HELD_AT_ONCE = 64
 
 
-def fleet(num_devices: int, load: str, seed: int = 1) -> FleetView:
+def fleet(num_devices: int, load: str, seed: int = 1) -> ViewStore:
     rng = random.Random(seed)
     classes = list(DeviceClass)
-    devices = {}
+    store = ViewStore()
     for number in range(num_devices):
         speed = rng.lognormvariate(0.0, 0.3)
+        held = {"idle": 0, "busy": rng.randrange(8), "full": 24}[load]
         model = ServedModel(
             name=MODEL,
             fingerprint="f",
@@ -57,23 +61,23 @@ def fleet(num_devices: int, load: str, seed: int = 1) -> FleetView:
             prefill_tokens_per_s=800.0 * speed,
             decode_tokens_per_s=80.0 * speed,
             decode_batch_tokens_per_s=tuple(80.0 * speed * f for f in (1.0, 1.7, 2.6, 3.2)),
+            running=held,
+            waiting_prefill_tokens=100 * held,
         )
-        held = {"idle": 0, "busy": rng.randrange(8), "full": 24}[load]
-        device_id = DeviceId(f"{number:032x}")
-        devices[device_id] = DeviceView(
-            device_id=device_id,
-            name=f"device-{number}",
-            device_class=classes[number % len(classes)],
-            state=DeviceState.READY,
-            models={MODEL: model},
-            in_flight={MODEL: held} if held else {},
-            in_flight_prefill_tokens={MODEL: 100 * held} if held else {},
-            tdp_w=20.0,
+        store.put(
+            DeviceView(
+                device_id=DeviceId(f"{number:032x}"),
+                name=f"device-{number}",
+                device_class=classes[number % len(classes)],
+                state=DeviceState.READY,
+                models={MODEL: model},
+                tdp_w=20.0,
+            )
         )
-    return FleetView(devices, version=1)
+    return store
 
 
-def time_decisions(view: FleetView, objective: Objective, num_decisions: int) -> dict[str, float]:
+def time_decisions(store: ViewStore, objective: Objective, num_decisions: int) -> dict[str, float]:
     router = Router(rng=random.Random(7))
     hints = tuple(range(1, 5))
     requests = [
@@ -90,19 +94,29 @@ def time_decisions(view: FleetView, objective: Objective, num_decisions: int) ->
         for number in range(num_decisions)
     ]
     nothing: frozenset[DeviceId] = frozenset()
-    wall_us, cpu_us = [], []
-    # The first decisions build the index and each device's entry in the estimator.
+    wall_us, cpu_us, book_us = [], [], []
+    view, held = store.fleet, deque[Reservation]()
+    # The first decisions make devices' entries in the estimator.
     for number in range(1_000):
         router.route(requests[number % num_decisions], view, exclude=nothing, now_ms=0.0)
     gc.collect()
     for number, request in enumerate(requests):
         now_ms = 1e6 + number * MS_PER_DECISION
-        seen = FleetView(view.devices, version=2 + number)
         cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
-        router.route(request, seen, exclude=nothing, now_ms=now_ms)
+        decision = router.route(request, view, exclude=nothing, now_ms=now_ms)
         wall_us.append((time.perf_counter_ns() - wall) / 1000.0)
         cpu_us.append((time.thread_time_ns() - cpu) / 1000.0)
-    return {**_quantiles("cpu", cpu_us), **_quantiles("wall", wall_us)}
+        cpu = time.thread_time_ns()
+        if decision.ranked:
+            held.append(Reservation(decision.ranked[0], MODEL, 200, now_ms))
+            store.reserve(held[-1])
+        if len(held) > HELD_AT_ONCE:
+            store.release(held.popleft(), prefill_ended=False)
+        book_us.append((time.thread_time_ns() - cpu) / 1000.0)
+    while held:
+        store.release(held.popleft(), prefill_ended=False)
+    named = {"cpu": cpu_us, "wall": wall_us, "book": book_us}
+    return {name: value for each in named for name, value in _quantiles(each, named[each]).items()}
 
 
 def _quantiles(name: str, took_us: list[float]) -> dict[str, float]:
@@ -112,21 +126,6 @@ def _quantiles(name: str, took_us: list[float]) -> dict[str, float]:
         f"{name}_{label}_us": round(in_order[min(len(in_order) - 1, int(share * len(in_order)))], 1)
         for label, share in shares.items()
     }
-
-
-def time_snapshot(view: FleetView) -> float:
-    """Microseconds that the hub's view store takes for a new snapshot after one change."""
-    store = ViewStore()
-    for device in view.devices.values():
-        store.put(device)
-    first = next(iter(view.devices))
-    took = []
-    for _ in range(20):
-        store.reserve(Reservation(first, MODEL, 100))
-        started = time.perf_counter_ns()
-        store.snapshot()
-        took.append((time.perf_counter_ns() - started) / 1000.0)
-    return round(sorted(took)[len(took) // 2], 1)
 
 
 def main() -> None:
@@ -139,10 +138,10 @@ def main() -> None:
     rows = []
     for size in options.sizes:
         for load in ("idle", "busy", "full"):
-            view = fleet(size, load)
+            store = fleet(size, load)
             for objective in (Objective.LATENCY, Objective.EDP):
                 rounds = [
-                    time_decisions(view, objective, options.decisions)
+                    time_decisions(store, objective, options.decisions)
                     for _ in range(options.rounds)
                 ]
                 row: dict[str, Any] = {
@@ -158,8 +157,6 @@ def main() -> None:
                     row["target_p99_us"] = TARGETS_US[size]
                 rows.append(row)
                 print(json.dumps(row), flush=True)
-        print(json.dumps({"devices": size, "snapshot_us": time_snapshot(view)}), flush=True)
-        rows.append({"devices": size, "snapshot_us": time_snapshot(view)})
     options.out.parent.mkdir(parents=True, exist_ok=True)
     # Above the number of cores, other work was in the way of these figures.
     report = {"machine": machine(), "load_average": os.getloadavg()[0], "rows": rows}

@@ -5,7 +5,7 @@ The view is advisory: the agent alone admits a request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
@@ -32,6 +32,10 @@ class DeviceState(StrEnum):
     DRAINING = "DRAINING"
     LEFT = "LEFT"
     REVOKED = "REVOKED"
+
+
+# Looked up once: enum attribute access is slow.
+_READY = DeviceState.READY
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +114,118 @@ class DeviceView:
     max_waiting: int = 16
 
 
-@dataclass(frozen=True, slots=True)
+def num_occupied(device: DeviceView, model: ServedModel) -> int:
+    """Requests the device holds for the model: the hub's reservations or its own report."""
+    reserved, reported = device.in_flight.get(model.name, 0), model.running + model.waiting
+    return reserved if reserved > reported else reported
+
+
+@dataclass(slots=True)
 class FleetView:
-    """All devices of one hub at one moment; `version` grows with each change."""
+    """All devices of one hub, as immutable values, and who of them serves what.
+
+    A hub has one, which shows every change at once: it is read between two awaits and never
+    copied, since a copy of a large fleet takes longer than a decision. `serving` is made of
+    `devices` when it is not given.
+    """
 
     devices: Mapping[DeviceId, DeviceView]
-    version: int = 0
+    _serving: ServingIndex | None = None
+
+    @property
+    def serving(self) -> ServingIndex:
+        """Who serves what, and who of them has room."""
+        if self._serving is None:
+            self._serving = ServingIndex(self.devices.values())
+        return self._serving
+
+
+class IdSet:
+    """Device ids that can be drawn from by their place; adding and removing take no search."""
+
+    __slots__ = ("_places", "ids")
+
+    def __init__(self) -> None:
+        # In no order. Do not change it.
+        self.ids: list[DeviceId] = []
+        self._places: dict[DeviceId, int] = {}
+
+    def add(self, device_id: DeviceId) -> None:
+        """Enter the id, unless it is there."""
+        if device_id not in self._places:
+            self._places[device_id] = len(self.ids)
+            self.ids.append(device_id)
+
+    def discard(self, device_id: DeviceId) -> None:
+        """Take the id out, if it is there: the last one takes its place."""
+        place = self._places.pop(device_id, None)
+        if place is None:
+            return
+        last = self.ids.pop()
+        if last != device_id:
+            self.ids[place] = last
+            self._places[last] = place
+
+
+class Group:
+    """Devices of one class that serve a model, in whatever state; `open`: may take a request."""
+
+    __slots__ = ("all", "open")
+
+    def __init__(self) -> None:
+        self.all = IdSet()
+        self.open = IdSet()
+
+
+class ServingIndex:
+    """Who serves each model, by class, and who of them has room now."""
+
+    def __init__(self, devices: Iterable[DeviceView] = ()) -> None:
+        self._groups: dict[str, dict[DeviceClass, Group]] = {}
+        for device in devices:
+            self.put(device)
+
+    def groups(self, model_name: str) -> Mapping[DeviceClass, Group]:
+        """The devices that serve the model; a class may be empty."""
+        return self._groups.get(model_name, {})
+
+    def put(self, device: DeviceView, before: DeviceView | None = None) -> None:
+        """Enter the device, which was `before` when it was entered last."""
+        device_id, device_class = device.device_id, device.device_class
+        if before is not None and (
+            before.device_class is not device_class or before.models.keys() != device.models.keys()
+        ):
+            self.remove(before)
+        for name, model in device.models.items():
+            by_class = self._groups.setdefault(name, {})
+            group = by_class.get(device_class)
+            if group is None:
+                group = by_class[device_class] = Group()
+            group.all.add(device_id)
+            if _is_open(device, model):
+                group.open.add(device_id)
+            else:
+                group.open.discard(device_id)
+
+    def remove(self, device: DeviceView) -> None:
+        """Take the device out, as it was entered last."""
+        for name in device.models:
+            by_class = self._groups.get(name, {})
+            group = by_class.get(device.device_class)
+            if group is None:
+                continue
+            group.all.discard(device.device_id)
+            group.open.discard(device.device_id)
+            if not group.all.ids:
+                del by_class[device.device_class]
+                if not by_class:
+                    del self._groups[name]
+
+
+def _is_open(device: DeviceView, model: ServedModel) -> bool:
+    """Whether a request for the model, if it asks for nothing special, may go there."""
+    return (
+        device.state is _READY
+        and model.ready
+        and num_occupied(device, model) < model.slots + device.max_waiting
+    )

@@ -12,6 +12,7 @@ from orchestrator.fleet.view import (
     DeviceView,
     FleetView,
     ServedModel,
+    ServingIndex,
     Unwell,
 )
 
@@ -42,8 +43,7 @@ class Reservation:
 class ViewStore:
     """Current DeviceView of each device, with the hub's own reservations in it.
 
-    Snapshots are immutable and cheap: the mapping is copied once per changed version,
-    on demand, and all unchanged DeviceViews are shared.
+    `fleet` shows every change at once; its DeviceViews are immutable.
     """
 
     def __init__(self) -> None:
@@ -55,18 +55,13 @@ class ViewStore:
         # Why devices get no requests for a model, by model name.
         self._unwell: dict[DeviceId, dict[str, Unwell]] = {}
         self._version = 0
-        self._snapshot = FleetView({})
+        self._serving = ServingIndex()
+        self.fleet = FleetView(self._views, self._serving)
 
     @property
     def version(self) -> int:
         """Grows with each change."""
         return self._version
-
-    def snapshot(self) -> FleetView:
-        """The fleet now; later changes do not show in it."""
-        if self._snapshot.version != self._version:
-            self._snapshot = FleetView(dict(self._views), self._version)
-        return self._snapshot
 
     def get(self, device_id: DeviceId) -> DeviceView | None:
         """The device now; None when it is not in the view."""
@@ -93,7 +88,9 @@ class ViewStore:
     def remove(self, device_id: DeviceId) -> None:
         """Take the device out of the view."""
         self._unwell.pop(device_id, None)
-        if self._views.pop(device_id, None) is not None:
+        view = self._views.pop(device_id, None)
+        if view is not None:
+            self._serving.remove(view)
             self._version += 1
 
     def set_state(self, device_id: DeviceId, state: DeviceState) -> None:
@@ -236,7 +233,7 @@ class ViewStore:
             rest = replace(model, running=model.running - 1)
         else:
             rest = replace(model, waiting=model.waiting - 1)
-        self._views[view.device_id] = replace(view, models={**view.models, model.name: rest})
+        self._set(replace(view, models={**view.models, model.name: rest}))
 
     def _show_reservations(self, device_id: DeviceId) -> None:
         view = self._views.get(device_id)
@@ -244,6 +241,7 @@ class ViewStore:
             self.put(view)
 
     def _set(self, view: DeviceView) -> None:
+        self._serving.put(view, self._views.get(view.device_id))
         self._views[view.device_id] = view
         self._version += 1
 

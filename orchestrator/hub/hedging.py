@@ -14,14 +14,13 @@ from dataclasses import dataclass
 import structlog
 
 from orchestrator.fleet.health.lanes import Lane
-from orchestrator.fleet.view import DeviceId
+from orchestrator.fleet.view import DeviceId, num_occupied
 from orchestrator.fleet.view_store import Reservation
 from orchestrator.hub import convert
 from orchestrator.hub.active import ActiveRequest
 from orchestrator.hub.placing import DeviceLines, PlacementParts
 from orchestrator.hub.watch import HealthWatch
 from orchestrator.routing.decision import Candidate, Decision
-from orchestrator.routing.estimator import num_occupied
 from orchestrator.routing.record import Attempt
 from shoal.v1 import device_pb2, inference_pb2
 
@@ -150,7 +149,7 @@ class Hedges:
 
     def _begin(self, active: ActiveRequest, now_ms: float) -> None:
         tried = frozenset({*active.tried, active.device_id})
-        view, unix_ms = self._views.snapshot(), self._clock.unix_ms()
+        view, unix_ms = self._views.fleet, self._clock.unix_ms()
         decision = self._router.route(active.route, view, exclude=tried, now_ms=unix_ms)
         chosen = decision.chosen
         if chosen is None or active.submission is None or not self._has_slot(chosen, decision):

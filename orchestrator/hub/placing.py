@@ -76,7 +76,7 @@ class Placer:
         if waits:
             route = remaining(active, self._clock.monotonic_ms())
         while True:
-            view = self._views.snapshot()
+            view = self._views.fleet
             decision = self._router.route(
                 route, view, exclude=frozenset(active.tried), now_ms=self._clock.unix_ms()
             )
@@ -106,7 +106,7 @@ class Placer:
         if active.first_token_ms is not None or active.attempt >= self._max_attempts:
             return False
         tried = frozenset({*active.tried, active.device_id})
-        now_ms, view = self._clock.unix_ms(), self._views.snapshot()
+        now_ms, view = self._clock.unix_ms(), self._views.fleet
         decision = self._router.route(active.route, view, exclude=tried, now_ms=now_ms)
         return bool(decision.ranked) or self.waiting.may_wait(active, decision, view)
 
@@ -121,9 +121,7 @@ class Placer:
             return None
         now_ms = self._clock.monotonic_ms()
         try:
-            put_out = self.waiting.admit(
-                active, self._views.snapshot(), (now_ms, self._clock.unix_ms())
-            )
+            put_out = self.waiting.admit(active, self._views.fleet, (now_ms, self._clock.unix_ms()))
         except ShoalError as error:
             return error
         for entry in put_out:

@@ -52,7 +52,7 @@ class Summaries:
         return self._summary
 
     def _make(self) -> fleet_pb2.HubSummary:
-        views = self._views.snapshot().devices.values()
+        views = self._views.fleet.devices.values()
         num_waiting = self._placement.num_waiting
         models, with_room = convert.model_summaries(views)
         for summary in models:

@@ -141,7 +141,7 @@ class HealthWatch:
         work = self._work(running)
         if not work and self._health.is_idle:
             return
-        judgement = self._health.judge(work, self._views.snapshot(), now_ms)
+        judgement = self._health.judge(work, self._views.fleet, now_ms)
         for lane in judgement.changed:
             self._show(lane, now_ms)
             if lane.suspicion is None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.fleet.view import DeviceView
+from orchestrator.fleet.view import DeviceView, num_occupied
 from orchestrator.request import RouteRequest
 from orchestrator.routing.eligibility import why_ineligible
-from orchestrator.routing.estimator import Estimator, num_occupied
+from orchestrator.routing.estimator import Estimator
 
 # Devices asked for their pace, evenly chosen: it is measured once requests wait.
 MAX_ASKED = 8

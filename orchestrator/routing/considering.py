@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView
+from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, num_occupied
 from orchestrator.request import RouteRequest
-from orchestrator.routing.decision import Candidate
+from orchestrator.routing.decision import RuledOut
 from orchestrator.routing.eligibility import EXCLUDED, why_full, why_ineligible
-from orchestrator.routing.estimator import Estimator, Expected, num_occupied
-from orchestrator.routing.explanation import ruled_out
+from orchestrator.routing.estimator import Estimator, Expected
 from orchestrator.routing.prefixes import cached_tokens
 from orchestrator.routing.scoring import Contender, Scale
 
@@ -29,19 +28,20 @@ class Considered:
     # Bytes of the prompt that devices are likely to hold.
     cached_bytes: Mapping[DeviceId, int]
     contenders: list[Contender] = field(default_factory=list)
-    ruled_out: list[Candidate] = field(default_factory=list)
+    ruled_out: list[RuledOut] = field(default_factory=list)
     devices: list[DeviceView] = field(default_factory=list)
 
 
-def consider(considered: Considered, estimator: Estimator, devices: Iterable[DeviceView]) -> None:
+def consider(considered: Considered, estimator: Estimator, devices: Collection[DeviceView]) -> None:
     """Look at each device once and add it to `considered`."""
     request, expected, scale = considered.request, considered.expected, considered.scale
     cached_bytes = considered.cached_bytes
     name, exclude = request.model, considered.exclude
     hinted = bool(request.device or request.device_class)
     figures, contenders = estimator.figures, considered.contenders
+    considered.devices += devices
+    prompt_tokens, measure = expected.prompt_tokens, scale.measure
     for device in devices:
-        considered.devices.append(device)
         model = device.models.get(name)
         if model is not None and device.state is _READY and model.ready and not hinted:
             # The ordinary case of why_ineligible, without the call.
@@ -52,8 +52,9 @@ def consider(considered: Considered, estimator: Estimator, devices: Iterable[Dev
             occupied = num_occupied(device, model)
             if occupied >= model.slots + device.max_waiting:
                 rejection = why_full(device, model, occupied)
+        if rejection is not None:
+            considered.ruled_out.append((device, rejection))
         if model is None or rejection is not None:
-            considered.ruled_out.append(ruled_out(device, rejection))
             continue
         cached = 0
         if cached_bytes and (num_bytes := cached_bytes.get(device.device_id)):
@@ -67,9 +68,9 @@ def consider(considered: Considered, estimator: Estimator, devices: Iterable[Dev
                 tpot_ms,
                 joules,
                 is_estimate,
-                expected.prompt_tokens,
+                prompt_tokens,
                 cached,
                 occupied,
-                *scale.measure(ttft_ms, tpot_ms, joules),
+                *measure(ttft_ms, tpot_ms, joules),
             )
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import overload
 
-from orchestrator.fleet.view import DeviceClass, DeviceId
+from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceView
 from orchestrator.routing.tree import Tier
 from shoal.errors import ShoalError
 
@@ -46,7 +46,8 @@ class RejectionKind(StrEnum):
     SPREAD = "spread"
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: many are made for each decision, and a frozen one takes three times as long.
+@dataclass(slots=True)
 class Rejection:
     """A reason with its figures; the sentence is rendered only when somebody reads it."""
 
@@ -57,6 +58,10 @@ class Rejection:
     def __str__(self) -> str:
         """One readable sentence."""
         return self.template.format(*self.figures)
+
+
+# A device that could not take the request, and why.
+RuledOut = tuple[DeviceView, Rejection]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from orchestrator.fleet.view import DeviceId, DeviceView, ServedModel
+from orchestrator.fleet.view import DeviceId, DeviceView, ServedModel, num_occupied
 from orchestrator.request import RouteRequest
 from orchestrator.routing import speed
 from orchestrator.routing.decision import Prediction
@@ -152,46 +152,45 @@ class Estimator:
         / prefill speed + one decode step. TPOT is that of the batch the request
         would join; other models at work on the device share its speed.
         """
-        slots = model.slots
+        name, slots = model.name, model.slots
         batch = occupancy + 1 if occupancy < slots else slots or 1
-        sharing = 1 if len(device.models) < 2 else 1 + _num_other_active(device, model.name)
-        learned = self._learned.get((device.device_id, model.name))
+        sharing = 1 if len(device.models) < 2 else 1 + _num_other_active(device, name)
+        learned = self._learned.get((device.device_id, name))
         if learned is None:
             # Most of a very large fleet was never sent anything: nothing is kept of it.
-            device_class, joules_factor = device.device_class, 1.0
-            tpot_ms = speed.tpot_ms(model, device_class, batch) * sharing
-            prefill_ms_per_token = 1000.0 / speed.prefill_tokens_per_s(model, device_class)
-            prefill_ms_per_token *= sharing
+            tpot_ms = speed.tpot_ms(model, device.device_class, batch) * sharing
+            prefill_ms = sharing * 1000.0 / speed.prefill_tokens_per_s(model, device.device_class)
         else:
             if learned.model is not model:
                 learned = self.track(device, model)
-            joules_factor = learned.joules.value
             tpot_ms = learned.step_ms[batch] * learned.decode.value * sharing
-            prefill_ms_per_token = learned.prefill_ms * learned.prefill.value * sharing
+            prefill_ms = learned.prefill_ms * learned.prefill.value * sharing
         own_tokens = expected.prompt_tokens - cached_tokens
-        total = device.in_flight_prefill_tokens.get(model.name, 0)
-        total = max(total, model.waiting_prefill_tokens)
-        others = device.in_flight_prompts.get(model.name, ()) if total else ()
-        ahead_tokens = tokens_ahead(own_tokens, others, total)
-        prefill_ms = (ahead_tokens + own_tokens) * prefill_ms_per_token
-        ttft_ms = prefill_ms + tpot_ms
+        own_ms = own_tokens * prefill_ms
+        ttft_ms = own_ms + tpot_ms
+        if occupancy or device.in_flight_prefill_tokens:
+            ttft_ms += prefill_ms * _tokens_ahead(device, model, own_tokens)
         if occupancy >= slots:
             # All slots taken: one comes free every (output length * TPOT / slots) ms, but
             # after a burst not before the oldest have had the time for their output.
             ahead = occupancy - slots + 1
             whole_ms = expected.others_completion_tokens * tpot_ms
             wait_ms = ahead * whole_ms / batch
-            since = device.in_flight_since.get(model.name, ())
+            since = device.in_flight_since.get(name, ())
             if expected.now_ms and ahead <= slots and ahead <= len(since):
                 wait_ms = max(wait_ms, since[ahead - 1] + whole_ms - expected.now_ms)
             ttft_ms += wait_ms
+        joules_factor = 1.0
         if learned is not None and learned.joules.num_observations:
             power_w, estimated = _reference_power_w(device), learned.joules_estimated
+            joules_factor = learned.joules.value
+        elif device.power_w is None:
+            power_w, estimated = device.tdp_w, True
         else:
             power_w, estimated = _busy_power_w(device, occupancy)
         if power_w is None:
             return ttft_ms, tpot_ms, None, True
-        busy_ms = own_tokens * prefill_ms_per_token + expected.completion_tokens * tpot_ms / batch
+        busy_ms = own_ms + expected.completion_tokens * tpot_ms / batch
         return ttft_ms, tpot_ms, power_w * busy_ms / 1000.0 * joules_factor, estimated
 
     def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
@@ -265,12 +264,6 @@ class Estimator:
         return learned
 
 
-def num_occupied(device: DeviceView, model: ServedModel) -> int:
-    """Requests the device holds for the model: the hub's reservations or its own report."""
-    reserved, reported = device.in_flight.get(model.name, 0), model.running + model.waiting
-    return reserved if reserved > reported else reported
-
-
 def _num_other_active(device: DeviceView, model_name: str) -> int:
     """Other models that are generating on the device now."""
     return sum(
@@ -278,6 +271,15 @@ def _num_other_active(device: DeviceView, model_name: str) -> int:
         for name, other in device.models.items()
         if name != model_name and num_occupied(device, other)
     )
+
+
+def _tokens_ahead(device: DeviceView, model: ServedModel, own_tokens: int) -> float:
+    """Prompt tokens on the device that it computes before those of a new prompt."""
+    total = device.in_flight_prefill_tokens.get(model.name, 0)
+    total = max(total, model.waiting_prefill_tokens)
+    if not total:
+        return 0
+    return tokens_ahead(own_tokens, device.in_flight_prompts.get(model.name, ()), total)
 
 
 def _reference_power_w(device: DeviceView) -> float | None:

@@ -6,7 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from orchestrator.fleet.view import DeviceState, DeviceView
 from orchestrator.request import Objective, RouteRequest
-from orchestrator.routing.decision import Candidate, Decision, Rejection, RejectionKind
+from orchestrator.routing.decision import (
+    Candidate,
+    Decision,
+    Rejection,
+    RejectionKind,
+    RuledOut,
+)
 from orchestrator.routing.estimator import Estimator
 from orchestrator.routing.scoring import SLO_CONFIDENT, Contender, free_classes, why_lost
 from orchestrator.routing.tree import branch_text, class_order
@@ -20,6 +26,8 @@ SOON_MS = 2_000
 
 # Full devices asked for when a place comes free; more would cost and tell little.
 _MAX_ASKED = 16
+# Reasons that lie in the request, not in the device.
+_BY_REQUEST = (RejectionKind.MODEL_ABSENT, RejectionKind.CLASS_HINT, RejectionKind.DEVICE_HINT)
 _OBJECTIVE_TEXT = {Objective.EDP: "energy-delay product", Objective.ENERGY: "energy"}
 _NO_REMEDY = "start an agent that serves it, or ask for another model (GET /v1/models)"
 
@@ -29,9 +37,14 @@ def bounded_retry_ms(wanted_ms: float) -> int:
     return int(min(MAX_RETRY_AFTER_MS, max(MIN_RETRY_AFTER_MS, wanted_ms)))
 
 
-def ruled_out(device: DeviceView, rejection: Rejection | None) -> Candidate:
-    """A device that could not take the request."""
-    return Candidate(device.device_id, device.name, device.device_class, None, rejection)
+def listed(ruled_out: Iterable[RuledOut]) -> tuple[Candidate, ...]:
+    """Devices that could not take the request, as candidates."""
+    return tuple(
+        [
+            Candidate(device.device_id, device.name, device.device_class, None, rejection)
+            for device, rejection in ruled_out
+        ]
+    )
 
 
 def chosen_of(best_first: Sequence[Contender]) -> Candidate | None:
@@ -51,10 +64,10 @@ def explained(request: RouteRequest, best_first: Sequence[Contender]) -> list[Ca
     ]
 
 
-def refused(best_first: Sequence[Contender]) -> list[Candidate]:
+def refused(best_first: Sequence[Contender]) -> list[RuledOut]:
     """Devices that could serve but would miss the SLO, of a request that wants no less."""
     return [
-        ruled_out(
+        (
             contender.device,
             Rejection(
                 RejectionKind.SLO_TTFT,
@@ -99,7 +112,7 @@ def _candidate(contender: Contender, rejection: Rejection | None) -> Candidate:
 def sentence(
     request: RouteRequest,
     best_first: Sequence[Contender],
-    others: Sequence[Candidate],
+    others: Sequence[RuledOut],
     num_parameters: int,
 ) -> str:
     """Why the first contender was chosen; `others` could not take the request."""
@@ -128,15 +141,11 @@ def sentence(
 
 
 def _why_not_preferred(
-    best_first: Sequence[Contender], others: Sequence[Candidate], preferred: str
+    best_first: Sequence[Contender], others: Sequence[RuledOut], preferred: str
 ) -> str:
     of_class = [c for c in best_first if c.device.device_class == preferred]
     if not of_class:
-        kinds = {
-            c.rejection.kind
-            for c in others
-            if c.device_class == preferred and c.rejection is not None
-        }
+        kinds = {rejection.kind for device, rejection in others if device.device_class == preferred}
         if not kinds - {RejectionKind.MODEL_ABSENT}:
             return "none serves the model"
         return "all are full" if RejectionKind.FULL in kinds else "none is available"
@@ -175,8 +184,7 @@ def unknown(
 
 def failure_of(
     request: RouteRequest,
-    devices: Iterable[DeviceView],
-    candidates: Sequence[Candidate],
+    ruled_out: Sequence[RuledOut],
     estimator: Estimator,
 ) -> ShoalError:
     """Why none of the devices can take the request, when at least one serves its model.
@@ -185,9 +193,7 @@ def failure_of(
     MODEL_NOT_FOUND when the request asks for a device that is not there or lacks the model; else
     NO_DEVICE, with a time to try again when one is expected to be there soon.
     """
-    devices = tuple(devices)
-    kinds = {c.device_id: c.rejection.kind for c in candidates if c.rejection is not None}
-    full = [d for d in devices if kinds.get(d.device_id) is RejectionKind.FULL]
+    full = [device for device, why in ruled_out if why.kind is RejectionKind.FULL]
     if full:
         wait_ms = min(
             estimator.place_wait_ms(d, d.models[request.model]) for d in full[:_MAX_ASKED]
@@ -199,7 +205,7 @@ def failure_of(
             f" a place is predicted to come free in {retry_after_ms} ms",
             retry_after_ms=retry_after_ms,
         )
-    present = set(kinds.values()) - {RejectionKind.MODEL_ABSENT}
+    present = {why.kind for _, why in ruled_out} - {RejectionKind.MODEL_ABSENT}
     if present <= {RejectionKind.CLASS_HINT, RejectionKind.DEVICE_HINT}:
         if RejectionKind.CLASS_HINT not in present:
             return _no_such_device(request)
@@ -209,9 +215,9 @@ def failure_of(
             f" {request.device_class!r}; leave it out to use any",
             param="shoal.class",
         )
-    reasons = sorted({str(c.rejection) for c in candidates if _matters(c)})
+    reasons = sorted({str(why) for _, why in ruled_out if why.kind not in _BY_REQUEST})
     message = f"no device can take a request for {request.model!r} now: each {' or '.join(reasons)}"
-    if not any(_comes_soon(device, kinds.get(device.device_id)) for device in devices):
+    if not any(_comes_soon(device, why.kind) for device, why in ruled_out):
         return ShoalError(Reason.NO_DEVICE, message)
     return ShoalError(
         Reason.NO_DEVICE,
@@ -229,16 +235,8 @@ def _no_such_device(request: RouteRequest) -> ShoalError:
     )
 
 
-def _comes_soon(device: DeviceView, kind: RejectionKind | None) -> bool:
+def _comes_soon(device: DeviceView, kind: RejectionKind) -> bool:
     """Whether what is in the way is expected to pass by itself within seconds."""
     if kind is RejectionKind.STATE:
         return device.state is DeviceState.SUSPECT
     return kind in (RejectionKind.MODEL_LOADING, RejectionKind.UNWELL)
-
-
-def _matters(candidate: Candidate) -> bool:
-    return candidate.rejection is not None and candidate.rejection.kind not in (
-        RejectionKind.MODEL_ABSENT,
-        RejectionKind.CLASS_HINT,
-        RejectionKind.DEVICE_HINT,
-    )

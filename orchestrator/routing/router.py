@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Mapping, Sequence
 
 from orchestrator.fleet.view import (
     DeviceClass,
     DeviceId,
     DeviceView,
     FleetView,
+    Group,
     ServedModel,
+    num_occupied,
 )
 from orchestrator.request import Objective, RouteRequest, SloMiss
 from orchestrator.routing import drawing
 from orchestrator.routing.backlog import Backlog, backlog_of
 from orchestrator.routing.considering import Considered, consider
 from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
-from orchestrator.routing.estimator import Estimator, Outcome, num_occupied
+from orchestrator.routing.estimator import Estimator, Outcome
 from orchestrator.routing.explanation import (
     chosen_of,
     explained,
     failure_of,
+    listed,
     refused,
     sentence,
     unknown,
@@ -44,7 +46,7 @@ class Router:
 
     It changes by what it observes and by where it placed which prompt's beginning. In a
     fleet of up to drawing.FULL_SCAN_DEVICES every device is considered; in a larger one a
-    few are drawn of each class in turn, and many more before a request is refused.
+    few of those with room are drawn of each class in turn.
     """
 
     def __init__(
@@ -59,10 +61,7 @@ class Router:
         self._rng = rng or random.Random(0)  # noqa: S311
         # For requests that do not say.
         self._on_slo_miss = on_slo_miss
-        self._index = drawing.ModelIndex()
         self._prefixes = PrefixMemory()
-        # When the whole of a full fleet was searched last, by model.
-        self._searched_ms: dict[str, float] = {}
 
     def route(
         self,
@@ -120,10 +119,12 @@ class Router:
         """What a request has to expect that waits for one of the devices that are full."""
         if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
             return backlog_of(request, self._estimator, list(view.devices.values()), now_ms)
-        serving = self._index.serving(view, request.model, now_ms)
-        ids = list(chain.from_iterable(serving.values()))
-        drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
-        return backlog_of(request, self._estimator, drawn, now_ms, of=len(ids))
+        ids_of = [group.all.ids for group in view.serving.groups(request.model).values()]
+        total, drawn = sum(map(len, ids_of)), []
+        for ids in ids_of:
+            count = math.ceil(drawing.MANY * len(ids) / total)
+            drawn += drawing.draw(ids, view.devices, count, self._rng)
+        return backlog_of(request, self._estimator, drawn, now_ms, of=total)
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request."""
@@ -140,7 +141,7 @@ class Router:
     def _decide(self, considered: Considered, view: FleetView, now_ms: float) -> Decision:
         request = considered.request
         if len(view.devices) <= drawing.FULL_SCAN_DEVICES:
-            devices: Iterable[DeviceView] = view.devices.values()
+            devices: Collection[DeviceView] = view.devices.values()
         elif request.device:
             by_id = view.devices.get(DeviceId(request.device))
             devices = (
@@ -154,35 +155,33 @@ class Router:
         return self._conclude(considered, now_ms, len(considered.devices))
 
     def _decide_large(self, considered: Considered, view: FleetView, now_ms: float) -> Decision:
-        model = considered.request.model
-        serving = self._index.serving(view, model, now_ms)
-        self._draw_by_class(considered, view, serving)
-        if considered.contenders or not self._may_search(considered, now_ms):
-            return self._conclude(considered, now_ms, _num_serving(serving))
-        serving = self._index.serving(view, model, now_ms, urgent=True)
-        for ids in serving.values():
-            drawn = drawing.draw(ids, view.devices, drawing.SECOND_DRAW_PER_CLASS, self._rng)
-            consider(considered, self._estimator, drawing.with_room(drawn, model))
-        if not considered.devices:
-            # Nothing was drawn at first: the index did not know the model.
-            for ids in serving.values():
-                drawn = drawing.draw(ids, view.devices, drawing.DRAW_PER_CLASS, self._rng)
-                consider(considered, self._estimator, drawn)
-        if serving and not considered.contenders:
-            self._searched_ms[model] = now_ms
-        return self._conclude(considered, now_ms, _num_serving(serving))
+        request = considered.request
+        groups = view.serving.groups(request.model)
+        self._draw_by_class(considered, view, groups)
+        if not considered.contenders and considered.exclude:
+            for group in groups.values():
+                self._draw_more(considered, view, group.open.ids, drawing.MANY)
+        if not considered.contenders:
+            # Nobody has room: a few of those that serve the model tell why.
+            asked = [g for c, g in groups.items() if request.device_class in ("", c)]
+            for group in asked or groups.values():
+                count = drawing.DRAW_PER_CLASS_OF_ALL
+                self._draw_more(considered, view, group.all.ids, count)
+        num_serving = sum([len(group.all.ids) for group in groups.values()])
+        return self._conclude(considered, now_ms, num_serving)
 
-    def _may_search(self, considered: Considered, now_ms: float) -> bool:
-        """Whether to look at many devices before the request is refused."""
-        if considered.exclude or considered.request.device_class:
-            return True
-        searched_ms = self._searched_ms.get(considered.request.model, -math.inf)
-        return not 0 <= now_ms - searched_ms < drawing.SECOND_DRAW_PAUSE_MS
+    def _draw_more(
+        self, considered: Considered, view: FleetView, ids: list[DeviceId], count: int
+    ) -> None:
+        """Look at `count` drawn devices, but for those that were looked at already."""
+        seen = {device.device_id for device in considered.devices}
+        drawn = drawing.draw(ids, view.devices, count, self._rng)
+        consider(considered, self._estimator, [d for d in drawn if d.device_id not in seen])
 
     def _draw_by_class(
-        self, considered: Considered, view: FleetView, serving: drawing.Serving
+        self, considered: Considered, view: FleetView, groups: Mapping[DeviceClass, Group]
     ) -> None:
-        """A few devices of each class in the tree's order, up to one that serves well.
+        """A few devices with room of each class in the tree's order, up to one that serves well.
 
         The least energy may be in any class: then some of all are drawn. Devices that are
         likely to hold the prompt's beginning are always looked at.
@@ -191,32 +190,20 @@ class Router:
         by_class = request.objective is Objective.LATENCY
         holders = _holders(considered, devices)
         num_drawn = drawing.DRAW_PER_CLASS if by_class else drawing.DRAW_PER_CLASS_OF_ALL
-        for device_class in self._order_in(request, serving, view):
-            ids = serving.get(device_class)
-            if not ids or request.device_class not in ("", device_class):
+        for device_class in _order_in(request, groups, view):
+            group = groups.get(device_class)
+            if group is None or request.device_class not in ("", device_class):
                 continue
             num_before = len(considered.contenders)
-            drawn = drawing.draw(ids, devices, num_drawn, self._rng)
+            drawn = drawing.draw(group.open.ids, devices, num_drawn, self._rng)
             for holder in holders:
                 if holder.device_class == device_class and all(
                     holder is not each for each in drawn
                 ):
                     drawn.append(holder)
             consider(considered, self._estimator, drawn)
-            if by_class and any(c.serves_well for c in considered.contenders[num_before:]):
+            if by_class and any([c.serves_well for c in considered.contenders[num_before:]]):
                 break
-
-    def _order_in(
-        self, request: RouteRequest, serving: drawing.Serving, view: FleetView
-    ) -> Sequence[DeviceClass]:
-        """Class order for the model as some device in the view serves it; empty: none does."""
-        for ids in serving.values():
-            for device_id in ids:
-                device = view.devices.get(device_id)
-                model = None if device is None else device.models.get(request.model)
-                if model is not None:
-                    return class_order(model.num_parameters, request.slo.tpot_ms)
-        return ()
 
     def _conclude(self, considered: Considered, now_ms: float, num_serving: int) -> Decision:
         request, others = considered.request, considered.ruled_out
@@ -229,7 +216,7 @@ class Router:
             None,
         )
         if num_parameters is None:
-            return unknown(request, tuple(others), int(now_ms))
+            return unknown(request, listed(others), int(now_ms))
         order = class_order(num_parameters, request.slo.tpot_ms)
         best_first = ranked(considered.contenders, order, considered.scale)
         failure = self._failure(considered, best_first)
@@ -244,7 +231,7 @@ class Router:
             ranked=tuple([contender.device.device_id for contender in best_first]),
             candidates=LazyCandidates(
                 chosen_of(best_first),
-                lambda: (*explained(request, best_first), *others)[:MAX_LISTED],
+                lambda: (*explained(request, best_first), *listed(others))[:MAX_LISTED],
             ),
             reason=failure.message
             if failure is not None
@@ -258,7 +245,7 @@ class Router:
     def _failure(self, considered: Considered, best_first: list[Contender]) -> ShoalError | None:
         request = considered.request
         if not best_first:
-            return failure_of(request, considered.devices, considered.ruled_out, self._estimator)
+            return failure_of(request, considered.ruled_out, self._estimator)
         if best_first[0].meets_slo and _may_promise(request, best_first[0]):
             return None
         stated = request.on_slo_miss
@@ -279,5 +266,11 @@ def _holders(considered: Considered, devices: Mapping[DeviceId, DeviceView]) -> 
     return [device for device_id in best if (device := devices.get(device_id)) is not None]
 
 
-def _num_serving(serving: drawing.Serving) -> int:
-    return sum(map(len, serving.values()))
+def _order_in(
+    request: RouteRequest, groups: Mapping[DeviceClass, Group], view: FleetView
+) -> Sequence[DeviceClass]:
+    """Class order for the model as some device in the view serves it; empty: none does."""
+    for group in groups.values():
+        model = view.devices[group.all.ids[0]].models[request.model]
+        return class_order(model.num_parameters, request.slo.tpot_ms)
+    return ()

@@ -10,10 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
-from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, FleetView, ServedModel
+from orchestrator.fleet.view import (
+    DeviceId,
+    DeviceState,
+    DeviceView,
+    FleetView,
+    ServedModel,
+    num_occupied,
+)
 from orchestrator.request import Objective, Privacy, RouteRequest
 from orchestrator.routing.decision import Candidate, Decision
-from orchestrator.routing.estimator import Estimator, num_occupied
+from orchestrator.routing.estimator import Estimator
 from orchestrator.routing.prefixes import BLOCK_TOKENS, PrefixMemory, cached_tokens
 
 # It must win by as much as a fetch must against recomputing: links swing.

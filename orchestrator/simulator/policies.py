@@ -70,7 +70,7 @@ class ShoalPlacer:
 
     def __init__(self, devices: Mapping[DeviceId, SimDevice], seed: int) -> None:
         self._router = Router(rng=random.Random(seed))  # noqa: S311
-        self._view = FleetView(LiveFleet(devices), version=1)
+        self._view = FleetView(LiveFleet(devices))
 
     def place(
         self, request: RouteRequest, exclude: frozenset[DeviceId], now_ms: float
@@ -80,7 +80,8 @@ class ShoalPlacer:
         return ranked[0] if ranked else None
 
     def changed(self, device: SimDevice) -> None:
-        """Nothing to note: the view is live."""
+        """Note whether it has room; all else is read when somebody looks."""
+        self._view.serving.put(device.view())
 
     def observe(self, outcome: Outcome) -> None:
         """Let the estimator learn."""

@@ -1,6 +1,8 @@
-"""The view store: snapshots that do not change, reservations that add up."""
+"""The view store: values that do not change, reservations that add up, who has room."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,7 +12,10 @@ from orchestrator.fleet.view import (
     DeviceId,
     DeviceState,
     DeviceView,
+    FleetView,
     ServedModel,
+    ServingIndex,
+    Unwell,
 )
 from orchestrator.fleet.view_store import ModelLoad, Reservation, ViewStore
 
@@ -21,30 +26,24 @@ def view(name: str) -> DeviceView:
     return DeviceView(DeviceId(name), name, DeviceClass.GPU, DeviceState.READY, models={"m": MODEL})
 
 
-def test_snapshot_does_not_change_and_shares_untouched_devices() -> None:
+def test_a_change_shows_at_once_and_leaves_other_devices_as_they_are() -> None:
     store = ViewStore()
     store.put(view("a"))
     store.put(view("b"))
-    before = store.snapshot()
+    devices, version = store.fleet.devices, store.version
+    before_a, before_b = devices[DeviceId("a")], devices[DeviceId("b")]
     store.set_state(DeviceId("a"), DeviceState.SUSPECT)
-    after = store.snapshot()
-    assert before.devices[DeviceId("a")].state is DeviceState.READY
-    assert after.devices[DeviceId("a")].state is DeviceState.SUSPECT
-    assert after.devices[DeviceId("b")] is before.devices[DeviceId("b")]
-    assert after.version > before.version
-
-
-def test_snapshot_without_a_change_is_the_same_value() -> None:
-    store = ViewStore()
-    store.put(view("a"))
-    assert store.snapshot() is store.snapshot()
+    assert before_a.state is DeviceState.READY
+    assert devices[DeviceId("a")].state is DeviceState.SUSPECT
+    assert devices[DeviceId("b")] is before_b
+    assert store.version > version
 
 
 def test_reported_load_shows_on_the_model_and_unknown_models_are_ignored() -> None:
     store = ViewStore()
     store.put(view("a"))
     store.set_loads(DeviceId("a"), (ModelLoad("m", 3, 2, 700), ModelLoad("x", 1, 1, 1)))
-    models = store.snapshot().devices[DeviceId("a")].models
+    models = store.fleet.devices[DeviceId("a")].models
     assert (models["m"].running, models["m"].waiting_prefill_tokens) == (3, 700)
     assert set(models) == {"m"}
 
@@ -54,7 +53,7 @@ def test_reservations_outlast_a_new_hello() -> None:
     store.put(view("a"))
     store.reserve(Reservation(DeviceId("a"), "m", 50))
     store.put(view("a"))
-    device = store.snapshot().devices[DeviceId("a")]
+    device = store.fleet.devices[DeviceId("a")]
     assert device.in_flight == {"m": 1}
     assert device.in_flight_prefill_tokens == {"m": 50}
 
@@ -67,7 +66,7 @@ def test_prompt_tokens_are_given_back_once() -> None:
     store.reserve(second)
     store.end_prefill(first)
     store.release(first, prefill_ended=True)
-    device = store.snapshot().devices[DeviceId("a")]
+    device = store.fleet.devices[DeviceId("a")]
     assert device.in_flight_prefill_tokens == {"m": 70}
     store.release(second, prefill_ended=False)
     assert store.in_flight(DeviceId("a")) == 0
@@ -90,6 +89,53 @@ def test_everything_reserved_and_released_leaves_nothing(
             store.end_prefill(reservation)
         store.release(reservation, prefill_ended=prefilled)
         store.check_integrity()
-    for device in store.snapshot().devices.values():
+    for device in store.fleet.devices.values():
         assert device.in_flight == {}
         assert device.in_flight_prefill_tokens == {}
+
+
+def one_step(store: ViewStore, held: list[Reservation], step: tuple[str, str, int]) -> None:
+    what, name, number = step
+    device_id = DeviceId(name)
+    match what:
+        case "put":
+            names = ("m", "n")[: 1 + number % 2]
+            device_class = (DeviceClass.GPU, DeviceClass.NPU)[number // 2 % 2]
+            models = {each: replace(MODEL, name=each) for each in names}
+            store.put(replace(view(name), device_class=device_class, models=models, max_waiting=1))
+        case "remove":
+            store.remove(device_id)
+        case "state":
+            store.set_state(device_id, list(DeviceState)[number % len(DeviceState)])
+        case "load":
+            store.set_loads(device_id, (ModelLoad("m", number % 5, 0, 0),))
+        case "unwell":
+            store.set_unwell(device_id, "m", Unwell("slow") if number % 2 else None)
+        case "reserve":
+            held.append(Reservation(device_id, "m", number))
+            store.reserve(held[-1])
+        case "release" if held:
+            store.release(held.pop(number % len(held)), prefill_ended=False)
+
+
+STEPS = ("put", "put", "remove", "state", "load", "unwell", "reserve", "release")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.sampled_from("abc"), st.integers(1, 20))))
+def test_who_serves_and_who_has_room_is_what_the_devices_say(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    store, held = ViewStore(), list[Reservation]()
+    for step in steps:
+        one_step(store, held, step)
+        fresh = FleetView(dict(store.fleet.devices)).serving
+        for model in ("m", "n"):
+            assert _members(store.fleet.serving, model) == _members(fresh, model)
+
+
+def _members(serving: ServingIndex, model: str) -> dict[str, tuple[list[str], list[str]]]:
+    return {
+        device_class: (sorted(group.all.ids), sorted(group.open.ids))
+        for device_class, group in serving.groups(model).items()
+    }

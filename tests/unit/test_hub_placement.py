@@ -329,7 +329,7 @@ def _check_no_room_is_left(core: HubCore) -> None:
     """Nobody waits while a device could take one more, but those it failed already."""
     free = {
         view.device_id
-        for view in core.views.snapshot().devices.values()
+        for view in core.views.fleet.devices.values()
         if view.state is DeviceState.READY
         and view.models[MODEL].ready
         and view.in_flight.get(MODEL, 0) < view.models[MODEL].slots + view.max_waiting

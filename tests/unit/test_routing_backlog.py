@@ -37,7 +37,7 @@ def test_more_devices_than_are_asked_count_all_the_same():
 
 def test_devices_of_a_large_fleet_that_were_not_drawn_count_too():
     views = {DeviceId(f"d{n}"): replace(full("a"), device_id=DeviceId(f"d{n}")) for n in range(900)}
-    gap = Router().backlog(REQUEST, FleetView(views, 1), 0).gap_ms
+    gap = Router().backlog(REQUEST, FleetView(views), 0).gap_ms
     assert gap == pytest.approx(gap_ms(full("a")) / 900, rel=0.01)
 
 

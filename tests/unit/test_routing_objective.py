@@ -3,7 +3,6 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.fleet.view import FleetView
 from orchestrator.request import Objective, Slo, SloMiss
 from orchestrator.routing.decision import LazyCandidates, RejectionKind
 from orchestrator.routing.drawing import FULL_SCAN_DEVICES
@@ -16,7 +15,6 @@ from tests.unit.test_routing_router import (
     device,
     fleet,
     kinds,
-    request,
     route,
     served,
 )
@@ -68,7 +66,7 @@ def test_slo_goes_before_energy(objective):
 @pytest.mark.parametrize("objective", [Objective.EDP, Objective.ENERGY])
 def test_large_fleet_finds_the_frugal_class_past_the_preferred_one(objective):
     many = [replace(ARM, device_id=f"id-{n}", name=f"arm{n}") for n in range(FULL_SCAN_DEVICES * 2)]
-    assert chosen(route(fleet(*many, NPU, version=1), objective=objective)) == "npu"
+    assert chosen(route(fleet(*many, NPU), objective=objective)) == "npu"
 
 
 def test_device_that_barely_meets_the_slo_yields_to_one_that_surely_does():
@@ -166,21 +164,3 @@ def test_candidates_are_worded_only_when_somebody_looks():
     assert lazy == decision.candidates
     assert len(lazy) == 2
     assert asked == [1]
-
-
-def test_full_large_fleet_is_searched_once_in_a_while_only():
-    view = fleet(*(device(f"d{n}", in_flight={MODEL: 20}) for n in range(500)), version=1)
-    router = Router()
-    assert router.route(request(), view, now_ms=1000.0).failure.reason is Reason.OVERLOADED
-    room = dict(view.devices)
-    room["id-d7"] = device("d7")
-    soon = [
-        router.route(request(request_id=f"r{n}"), FleetView(room, 1), now_ms=1001.0).failure
-        for n in range(5)
-    ]
-    assert any(failure is not None for failure in soon)
-    later = [
-        router.route(request(request_id=f"r{n}"), FleetView(room, 1), now_ms=2000.0 + 50 * n)
-        for n in range(8)
-    ]
-    assert any(decision.failure is None for decision in later)

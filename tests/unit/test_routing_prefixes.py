@@ -135,7 +135,7 @@ def test_memory_is_bounded_in_prefixes_and_in_holders():
 
 
 def test_large_fleet_looks_at_the_holder_though_it_draws_only_a_few():
-    view = fleet(*(device(f"d{n}") for n in range(FULL_SCAN_DEVICES * 20)), version=1)
+    view = fleet(*(device(f"d{n}") for n in range(FULL_SCAN_DEVICES * 20)))
     router = Router()
     holder = chosen(ask(router, view, request_id="r0"))
     for number in range(1, 10):

@@ -14,7 +14,7 @@ from orchestrator.fleet.view import (
 )
 from orchestrator.request import Objective, RouteRequest, Slo
 from orchestrator.routing.decision import RejectionKind
-from orchestrator.routing.drawing import FULL_SCAN_DEVICES, INDEX_MAX_AGE_MS
+from orchestrator.routing.drawing import FULL_SCAN_DEVICES
 from orchestrator.routing.explanation import SOON_MS
 from orchestrator.routing.record import DecisionRecord
 from orchestrator.routing.router import MAX_LISTED, Router
@@ -49,8 +49,8 @@ def device(name, device_class="x86_cpu", *, model=None, **changes) -> DeviceView
     return replace(view, **changes)
 
 
-def fleet(*devices, version=0) -> FleetView:
-    return FleetView({d.device_id: d for d in devices}, version)
+def fleet(*devices) -> FleetView:
+    return FleetView({d.device_id: d for d in devices})
 
 
 def request(**changes) -> RouteRequest:
@@ -334,8 +334,8 @@ def test_unknown_energy_loses_to_known_under_an_energy_objective():
     assert lost == "its energy cannot be estimated"
 
 
-def large_fleet(number=FULL_SCAN_DEVICES * 8, version=1, **changes):
-    return fleet(*(device(f"d{n}", **changes) for n in range(number)), version=version)
+def large_fleet(number=FULL_SCAN_DEVICES * 8, **changes):
+    return fleet(*(device(f"d{n}", **changes) for n in range(number)))
 
 
 def test_large_fleet_draws_a_few_and_says_how_many_were_not_considered():
@@ -347,13 +347,13 @@ def test_large_fleet_draws_a_few_and_says_how_many_were_not_considered():
 
 
 def test_large_fleet_finds_the_preferred_class_among_many():
-    view = fleet(*large_fleet().devices.values(), device("arm", "arm_cpu"), version=2)
+    view = fleet(*large_fleet().devices.values(), device("arm", "arm_cpu"))
     assert chosen(route(view)) == "arm"
 
 
 def test_large_fleet_falls_to_the_next_class_when_the_preferred_is_busy():
     busy = [device(f"arm{n}", "arm_cpu", in_flight={MODEL: 4}) for n in range(100)]
-    view = fleet(*busy, device("gpu", "gpu"), version=1)
+    view = fleet(*busy, device("gpu", "gpu"))
     assert chosen(route(view)) == "gpu"
 
 
@@ -361,30 +361,23 @@ def test_large_fleet_finds_its_only_device_with_room():
     view = large_fleet(in_flight={MODEL: 20})
     devices = dict(view.devices)
     devices[DeviceId("id-d7")] = device("d7")
-    assert chosen(route(FleetView(devices, 1))) == "d7"
+    assert chosen(route(FleetView(devices))) == "d7"
 
 
-def test_large_fleet_sees_a_device_that_just_joined_when_nothing_else_can_serve():
-    router = Router()
+def test_large_fleet_sees_a_device_that_just_joined():
     view = large_fleet(state=DeviceState.DOWN)
-    assert route(view, router).failure.reason is Reason.NO_DEVICE
-    joined = fleet(*view.devices.values(), device("new"), version=2)
-    soon = router.route(request(), joined, now_ms=1000.0 + INDEX_MAX_AGE_MS / 10)
-    assert chosen(soon) == "new"
+    assert route(view).failure.reason is Reason.NO_DEVICE
+    joined = fleet(*view.devices.values(), device("new"))
+    assert chosen(route(joined)) == "new"
 
 
-def test_large_fleet_skips_devices_that_left_since_the_index_was_built():
-    router = Router()
+def test_large_fleet_looks_past_those_that_failed_the_request():
     view = large_fleet()
-    route(view, router)
-    left = dict(list(view.devices.items())[: FULL_SCAN_DEVICES + 1])
-    for number in range(20):
-        decision = router.route(
-            request(request_id=f"r{number}"), FleetView(left, 2), now_ms=1000.0 + number
-        )
-        assert decision.ranked[0] in left
-    later = router.route(request(), FleetView(left, 3), now_ms=2000.0 + INDEX_MAX_AGE_MS)
-    assert len(later.candidates) + later.num_unlisted == len(left)
+    excluded = frozenset(sorted(view.devices)[:-1])
+    decision = Router().route(request(), view, exclude=excluded, now_ms=1.0)
+    assert decision.ranked == (max(view.devices),)
+    listed = [candidate.device_id for candidate in decision.candidates]
+    assert len(set(listed)) == len(listed)
 
 
 def test_large_fleet_honours_a_device_hint():
@@ -422,7 +415,7 @@ def random_device(rng, number):
 @pytest.mark.parametrize("seed", range(150))
 def test_any_fleet_gives_a_consistent_decision(seed):
     rng = random.Random(seed)
-    view = fleet(*(random_device(rng, n) for n in range(rng.choice([0, 1, 5, 20, 80]))), version=1)
+    view = fleet(*(random_device(rng, n) for n in range(rng.choice([0, 1, 5, 20, 80]))))
     excluded = frozenset(i for i in view.devices if rng.random() < 0.2)
     asked = request(
         slo=Slo(rng.choice([None, 500.0]), rng.choice([None, 5.0, 50.0])),
