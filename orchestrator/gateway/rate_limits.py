@@ -1,4 +1,4 @@
-"""A tenant's own limits: requests and tokens a minute. Off unless its policy states them."""
+"""A tenant's own limits, off unless its policy states them, and its requests' defaults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Protocol
 import structlog
 
 from orchestrator.fleet.registry_redis import StateError
-from orchestrator.identity.tenants import Rates, TenantPolicy
+from orchestrator.identity.tenants import Defaults, TenantPolicy
 from orchestrator.queueing.token_bucket import TokenBucket
+from orchestrator.request import Objective, Privacy
 from shoal.errors import Reason, ShoalError
 from shoal.openai.outcome import Outcome
 from shoal.v1 import inference_pb2 as pb
@@ -26,7 +27,13 @@ _MAX_TENANTS = 10_000
 # not limit the output gets about as many tokens as a chat's answers usually have.
 _BYTES_PER_TOKEN = 4
 _USUAL_COMPLETION_TOKENS = 256
-_UNLIMITED = Rates()
+# Of who has no policy; its privacy is ruled elsewhere.
+_UNLIMITED = TenantPolicy(Privacy.LOCAL_ONLY)
+_OBJECTIVE = {
+    Objective.LATENCY: pb.OBJECTIVE_LATENCY,
+    Objective.EDP: pb.OBJECTIVE_EDP,
+    Objective.ENERGY: pb.OBJECTIVE_ENERGY,
+}
 
 
 class Policies(Protocol):
@@ -38,7 +45,7 @@ class Policies(Protocol):
 
 @dataclass(slots=True)
 class _Known:
-    rates: Rates
+    policy: TenantPolicy
     until_s: float
     requests: TokenBucket | None = None
     tokens: TokenBucket | None = None
@@ -50,7 +57,17 @@ class Grant:
 
     tenant: str
     weight: float
+    defaults: Defaults
     tokens: tuple[int, ...] = ()
+
+    def apply(self, message: pb.GenerateRequest) -> None:
+        """Give the request the tenant's weight, and its wishes where it states none."""
+        message.tenant_weight = self.weight
+        objective, hedge_after = self.defaults.objective, self.defaults.hedge_after
+        if objective is not None and message.hints.objective == pb.OBJECTIVE_UNSPECIFIED:
+            message.hints.objective = _OBJECTIVE[objective]
+        if hedge_after is not None and not message.hints.HasField("hedge_after"):
+            message.hints.hedge_after = hedge_after
 
 
 class RateLimits:
@@ -74,7 +91,7 @@ class RateLimits:
         if known is None or now_s >= known.until_s:
             known = await self._read(tenant, known, now_s)
         if known.requests is None and known.tokens is None:
-            return Grant(tenant, known.rates.weight)
+            return Grant(tenant, known.policy.rates.weight, known.policy.defaults)
         tokens = tuple(_expected_tokens(request) for request in requests)
         for bucket, amount, what in (
             (known.requests, 1, "requests"),
@@ -87,7 +104,7 @@ class RateLimits:
             known.requests.draw(1)
         if known.tokens is not None:
             known.tokens.draw(sum(tokens))
-        return Grant(tenant, known.rates.weight, tokens)
+        return Grant(tenant, known.policy.rates.weight, known.policy.defaults, tokens)
 
     def settle(self, grant: Grant, outcomes: Sequence[Outcome]) -> None:
         """Put what was used in the place of what was drawn.
@@ -111,15 +128,15 @@ class RateLimits:
         except StateError as error:
             # Keys cannot be checked either then: nobody gets far without limits.
             _log.warning("tenant_limits_unknown", cause=repr(error))
-            rates = known.rates if known is not None else _UNLIMITED
-        else:
-            rates = policy.rates if policy is not None else _UNLIMITED
+            policy = None if known is None else known.policy
+        policy = policy or _UNLIMITED
         known = self._known.get(tenant) or known
         if known is None:
             if len(self._known) >= _MAX_TENANTS:
                 self._known.clear()
-            known = self._known[tenant] = _Known(rates, 0.0)
-        known.rates, known.until_s = rates, now_s + CACHE_S
+            known = self._known[tenant] = _Known(policy, 0.0)
+        rates = policy.rates
+        known.policy, known.until_s = policy, now_s + CACHE_S
         known.requests = self._bucket(known.requests, rates.requests_per_minute, now_s)
         known.tokens = self._bucket(known.tokens, rates.tokens_per_minute, now_s)
         return known

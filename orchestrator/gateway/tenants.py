@@ -1,14 +1,15 @@
-"""Tenants' policies through the admin API: privacy, budgets, rates, and what was spent."""
+"""Tenants' policies through the admin API: privacy, budgets, rates, defaults, what was spent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.identity.tenants import Budgets, Rates, TenantPolicy
+from orchestrator.identity.tenants import Budgets, Defaults, Rates, TenantPolicy
 from orchestrator.identity.tenants_redis import TenantStore
-from orchestrator.request import Privacy
+from orchestrator.request import Objective, Privacy
 from shoal.errors import Reason, ShoalError, invalid
+from shoal.openai.extension import MAX_HEDGE_AFTER
 from shoal.openai.fields import Fields
 
 _NANOS = 10**9
@@ -19,11 +20,12 @@ _MAX_PER_MINUTE = 1e12
 _MIN_WEIGHT, _MAX_WEIGHT = 0.01, 100.0
 _RATES = ("requests_per_minute", "tokens_per_minute", "weight")
 _BUDGETS = ("tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month")
-_KNOWN = frozenset({"privacy", *_BUDGETS, *_RATES})
+_DEFAULTS = ("objective", "hedge_after")
+_KNOWN = frozenset({"privacy", *_BUDGETS, *_RATES, *_DEFAULTS})
 
 
 async def put_tenant(store: TenantStore, tenant: str, fields: Fields) -> Mapping[str, Any]:
-    """Set a tenant's policy. Limits that are not named are taken away."""
+    """Set a tenant's policy. What is not named is taken away."""
     for name in fields.names():
         if name not in _KNOWN:
             raise invalid(name[:60], f"{name[:60]!a} is unknown. Known: {sorted(_KNOWN)}.")
@@ -41,7 +43,12 @@ async def put_tenant(store: TenantStore, tenant: str, fields: Fields) -> Mapping
         tokens_per_minute=fields.number("tokens_per_minute", 0, _MAX_PER_MINUTE),
         weight=fields.number("weight", _MIN_WEIGHT, _MAX_WEIGHT) or 1.0,
     )
-    await store.put(tenant, TenantPolicy(Privacy(privacy), budgets, rates))
+    objective = fields.choice("objective", [each.value for each in Objective])
+    defaults = Defaults(
+        objective=None if objective is None else Objective(objective),
+        hedge_after=fields.number("hedge_after", 0.0, MAX_HEDGE_AFTER),
+    )
+    await store.put(tenant, TenantPolicy(Privacy(privacy), budgets, rates, defaults))
     return await show_tenant(store, tenant)
 
 
@@ -66,6 +73,7 @@ async def show_tenant(store: TenantStore, tenant: str) -> Mapping[str, Any]:
             "money_per_month": _money(budgets.nanos_per_month),
         },
         "rates": {name: getattr(policy.rates, name) for name in _RATES},
+        "defaults": {name: getattr(policy.defaults, name) for name in _DEFAULTS},
         "spent": {
             "tokens_per_day": spent["tokens_per_day"],
             "tokens_per_month": spent["tokens_per_month"],

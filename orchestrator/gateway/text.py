@@ -67,7 +67,7 @@ class GatewayText:
         ]
         grant = await self.rate_limits.admit(asked.tenant, messages)
         for message in messages:
-            message.tenant_weight = grant.weight
+            grant.apply(message)
         starts = list(zip(messages, rulings, strict=True))
         generations: list[Generation] = []
         try:

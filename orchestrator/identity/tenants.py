@@ -1,4 +1,4 @@
-"""What a tenant may do: how far its prompts travel, what it may spend, how fast it may ask."""
+"""What a tenant may do and wants: how far its prompts travel, what it spends, how fast it asks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from orchestrator.request import Privacy
+from orchestrator.request import Objective, Privacy
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,21 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class Defaults:
+    """What holds for a tenant's requests that do not say; None: as the fleet is set."""
+
+    objective: Objective | None = None
+    hedge_after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TenantPolicy:
     """One tenant's stored policy."""
 
     privacy: Privacy
     budgets: Budgets = field(default_factory=Budgets)
     rates: Rates = field(default_factory=Rates)
+    defaults: Defaults = field(default_factory=Defaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +78,10 @@ def month_of(unix_s: float) -> Period:
 
 
 def policy_fields(policy: TenantPolicy) -> dict[str, str]:
-    """The policy as a hash of texts; limits that are not set are left out."""
+    """The policy as a hash of texts; what is not set is left out."""
     limits = {name: getattr(policy.budgets, name) for name in Budgets.__slots__}
     limits |= {name: getattr(policy.rates, name) for name in Rates.__slots__}
+    limits |= {name: getattr(policy.defaults, name) for name in Defaults.__slots__}
     texts = {name: str(limit) for name, limit in limits.items() if limit is not None}
     return {"privacy": policy.privacy.value, **texts}
 
@@ -81,6 +91,12 @@ def policy_from(fields: Mapping[str, str]) -> TenantPolicy | None:
     try:
         limits = {name: int(fields[name]) for name in Budgets.__slots__ if name in fields}
         rates = {name: float(fields[name]) for name in Rates.__slots__ if name in fields}
-        return TenantPolicy(Privacy(fields["privacy"]), Budgets(**limits), Rates(**rates))
+        objective, hedge_after = fields.get("objective"), fields.get("hedge_after")
+        defaults = Defaults(
+            None if objective is None else Objective(objective),
+            None if hedge_after is None else float(hedge_after),
+        )
+        privacy = Privacy(fields["privacy"])
+        return TenantPolicy(privacy, Budgets(**limits), Rates(**rates), defaults)
     except (KeyError, ValueError):
         return None

@@ -1,4 +1,4 @@
-"""`shoal tenants`: how far whose prompts may travel, what they may spend, how fast they ask."""
+"""`shoal tenants`: whose prompts travel how far, may cost what, come how fast, and want what."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from shoal.cli.output import JsonFlag, answer, notes, print_json
 tenants_app = typer.Typer(help="Privacy and cloud budgets of tenants.", no_args_is_help=True)
 
 _RATES = ("requests_per_minute", "tokens_per_minute", "weight")
+_DEFAULTS = ("objective", "hedge_after")
 _BUDGETS = ("tokens_per_day", "tokens_per_month", "money_per_day", "money_per_month")
 
 
@@ -44,13 +45,22 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - a command's options are its paramete
     requests_per_minute: Annotated[float | None, typer.Option(min=0)] = None,
     tokens_per_minute: Annotated[float | None, typer.Option(min=0)] = None,
     weight: Annotated[float | None, typer.Option(help="Share while requests wait.")] = None,
-    no_limits: Annotated[bool, typer.Option("--no-limits", help="Drop all earlier ones.")] = False,
+    objective: Annotated[
+        str | None, typer.Option(help="Of requests that do not say: latency, edp, energy.")
+    ] = None,
+    hedge_after: Annotated[
+        float | None, typer.Option(min=0, help="The same; in predicted TTFTs, 0: never.")
+    ] = None,
+    no_limits: Annotated[
+        bool, typer.Option("--no-limits", help="Drop all earlier limits and defaults.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Change a tenant's policy; what is not named stays as it is."""
     budgets = (tokens_per_day, tokens_per_month, money_per_day, money_per_month)
     rates = (requests_per_minute, tokens_per_minute, weight)
-    given = dict(zip((*_BUDGETS, *_RATES), (*budgets, *rates), strict=True))
+    names = (*_BUDGETS, *_RATES, *_DEFAULTS)
+    given = dict(zip(names, (*budgets, *rates, objective, hedge_after), strict=True))
     client = admin_client()
     path = f"/shoal/v1/tenants/{quote(tenant, safe='')}"
     body = changed(_known(client, tenant), {"privacy": privacy, **given}, no_limits=no_limits)
@@ -74,7 +84,7 @@ def changed(
     if known is not None:
         body["privacy"] = known["privacy"]
         if not no_limits:
-            body |= known["budgets"] | known["rates"]
+            body |= known["budgets"] | known["rates"] | known["defaults"]
     body |= {name: value for name, value in given.items() if value is not None}
     return {name: value for name, value in body.items() if value is not None}
 

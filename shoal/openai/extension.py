@@ -27,7 +27,7 @@ _KNOWN_SLO = frozenset({"ttft_ms", "tpot_ms"})
 # An hour: no latency objective is longer.
 _MAX_SLO_MS = 3_600_000.0
 # Later than that a device counts as silent anyway.
-_MAX_HEDGE_AFTER = 100.0
+MAX_HEDGE_AFTER = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def parse_extension(body: Fields) -> RoutingHints:
         priority=extension.integer("priority", -100, 100) or 0,
         objective=extension.choice("objective", OBJECTIVES) or "",
         on_slo_miss=extension.choice("on_slo_miss", SLO_MISSES) or "",
-        hedge_after=extension.number("hedge_after", 0.0, _MAX_HEDGE_AFTER),
+        hedge_after=extension.number("hedge_after", 0.0, MAX_HEDGE_AFTER),
         cascade_threshold=threshold,
         cascade_delivery=delivery,
     )

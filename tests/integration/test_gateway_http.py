@@ -313,12 +313,16 @@ async def test_tenants_own_limit_is_429_with_a_time_to_retry(
 ) -> None:
     admin = {"authorization": f"Bearer {rig.admin_key}"}
     policy = {"privacy": "any", "requests_per_minute": 1, "weight": 3}
+    policy |= {"objective": "edp", "hedge_after": 2}
     stored = await http.put("/shoal/v1/tenants/acme", json=policy, headers=admin)
     assert stored.json()["rates"] == {
         "requests_per_minute": 1, "tokens_per_minute": None, "weight": 3,
     }  # fmt: skip
+    assert stored.json()["defaults"] == {"objective": "edp", "hedge_after": 2}
     assert (await http.post("/v1/chat/completions", json=BODY)).status_code == 200
-    assert rig.hub.requests[0].tenant_weight == 3
+    sent = rig.hub.requests[0]
+    assert (sent.tenant_weight, sent.hints.hedge_after) == (3, 2)
+    assert sent.hints.objective == pb.OBJECTIVE_EDP
     refused = await http.post("/v1/chat/completions", json=BODY)
     assert refused.status_code == 429
     assert refused.json()["error"]["code"] == "rate_limit_exceeded"

@@ -29,12 +29,14 @@ def test_change_keeps_what_is_not_named() -> None:
         "privacy": "any",
         "budgets": {"tokens_per_day": 5, "money_per_day": None},
         "rates": {"weight": 2.0, "requests_per_minute": None},
+        "defaults": {"objective": "edp", "hedge_after": None},
     }
     given = {"privacy": None, "money_per_day": 0.5, "tokens_per_day": None}
     assert changed(known, given, no_limits=False) == {
         "privacy": "any",
         "tokens_per_day": 5,
         "weight": 2.0,
+        "objective": "edp",
         "money_per_day": 0.5,
     }
     assert changed(known, given, no_limits=True) == {"privacy": "any", "money_per_day": 0.5}

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from redis.exceptions import ConnectionError as RedisGone
 
 from orchestrator.gateway.rate_limits import CACHE_S, RateLimits
-from orchestrator.identity.tenants import Rates, TenantPolicy
+from orchestrator.identity.tenants import Defaults, Rates, TenantPolicy
 from orchestrator.queueing.token_bucket import TokenBucket
-from orchestrator.request import Privacy
+from orchestrator.request import Objective, Privacy
 from shoal.errors import Reason, ShoalError
 from shoal.openai.outcome import Outcome
 from shoal.v1 import inference_pb2 as pb
@@ -19,6 +19,7 @@ from shoal.v1 import inference_pb2 as pb
 class Policies:
     def __init__(self, **rates: Rates) -> None:
         self.rates = rates
+        self.defaults: dict[str, Defaults] = {}
         self.asked = 0
         self.gone = False
 
@@ -27,7 +28,8 @@ class Policies:
         if self.gone:
             raise RedisGone("gone")
         rates = self.rates.get(tenant)
-        return None if rates is None else TenantPolicy(Privacy.ANY, rates=rates)
+        defaults = self.defaults.get(tenant, Defaults())
+        return None if rates is None else TenantPolicy(Privacy.ANY, rates=rates, defaults=defaults)
 
 
 class Rig:
@@ -158,3 +160,25 @@ async def test_several_gateways_share_a_limit() -> None:
     error = await rig.refused()
     assert error is not None
     assert "4 requests" in error.message
+
+
+async def test_tenants_wishes_hold_where_its_request_states_none() -> None:
+    rig = Rig(t=Rates(weight=2.0))
+    rig.policies.defaults["t"] = Defaults(Objective.EDP, 3.0)
+    silent, stated = request(), request()
+    stated.hints.objective = pb.OBJECTIVE_LATENCY
+    stated.hints.hedge_after = 0.0
+    grant = await rig.limits.admit("t", [silent, stated])
+    grant.apply(silent)
+    grant.apply(stated)
+    assert silent.tenant_weight == 2.0
+    assert (silent.hints.objective, silent.hints.hedge_after) == (pb.OBJECTIVE_EDP, 3.0)
+    assert (stated.hints.objective, stated.hints.hedge_after) == (pb.OBJECTIVE_LATENCY, 0.0)
+
+
+async def test_tenant_without_a_policy_leaves_requests_as_they_are() -> None:
+    message = request()
+    (await Rig().limits.admit("t", [message])).apply(message)
+    assert message == pb.GenerateRequest(
+        request_id="r", model="m", text="hi", max_tokens=10, tenant_weight=1.0
+    )
