@@ -9,6 +9,7 @@ from orchestrator.request import RouteRequest
 from orchestrator.routing import speed
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
+from orchestrator.routing.power import busy_power_w, reference_power_w
 from orchestrator.routing.prefill_order import tokens_ahead
 
 # Byte-pair vocabularies give about four bytes of English a token.
@@ -182,12 +183,12 @@ class Estimator:
             ttft_ms += wait_ms
         joules_factor = 1.0
         if learned is not None and learned.joules.num_observations:
-            power_w, estimated = _reference_power_w(device), learned.joules_estimated
+            power_w, estimated = reference_power_w(device), learned.joules_estimated
             joules_factor = learned.joules.value
         elif device.power_w is None:
             power_w, estimated = device.tdp_w, True
         else:
-            power_w, estimated = _busy_power_w(device, occupancy)
+            power_w, estimated = busy_power_w(device, occupancy)
         if power_w is None:
             return ttft_ms, tpot_ms, None, True
         busy_ms = own_ms + expected.completion_tokens * tpot_ms / batch
@@ -234,7 +235,7 @@ class Estimator:
             max(outcome.ttft_ms - outcome.queue_ms - first_step_ms, prefill_ms / 10),
             (prefill_ms, prefill_ms + ahead_ms),
         )
-        power_w = _reference_power_w(learned.device)
+        power_w = reference_power_w(learned.device)
         if outcome.joules is not None and power_w is not None:
             busy_ms = prefill_ms * learned.prefill.value
             busy_ms += outcome.completion_tokens * first_step_ms / batch
@@ -280,22 +281,3 @@ def _tokens_ahead(device: DeviceView, model: ServedModel, own_tokens: int) -> fl
     if not total:
         return 0
     return tokens_ahead(own_tokens, device.in_flight_prompts.get(model.name, ()), total)
-
-
-def _reference_power_w(device: DeviceView) -> float | None:
-    """The power that learned joules are a multiple of: one that does not move with load."""
-    return device.power_w if device.tdp_w is None else device.tdp_w
-
-
-def _busy_power_w(device: DeviceView, occupancy: int) -> tuple[float | None, bool]:
-    """Power while generating (None: nothing known), and whether it is an estimate.
-
-    A meter read on an idle device does not tell the power under load: the TDP is the
-    better guess then. The article's tokens/J are tokens/s over TDP for every class, so
-    a utilisation of 1 is assumed.
-    """
-    if device.power_w is None:
-        return device.tdp_w, True
-    if not device.power_estimated and occupancy > 0:
-        return device.power_w, False
-    return device.power_w if device.tdp_w is None else device.tdp_w, True
