@@ -127,7 +127,7 @@ class Orchestrator:
         self._blocks = PortBlocks()
         self._ports = self._blocks.choose(self._home.path / "hub" / "ports.json", arguments.hubs)
         haproxy = write_haproxy_wrapper(haproxy_dir, (arguments.host, arguments.port))
-        set_ray_environment(self._ports, haproxy_dir, haproxy)
+        set_ray_environment(self._ports, haproxy_dir, haproxy, self._home.ray_token_file)
         self._secrets = setup.prepare_identity(self._home, arguments.hubs)
         self._say("identity_ready")
 

@@ -30,6 +30,7 @@ GATEWAY_ID = "gateway-1"
 CLOUD_ID = "cloud-1"
 _SALT_KEY_BYTES = 32
 _KV_KEY_BYTES = 32
+_RAY_TOKEN_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ def prepare_identity(home: Home, num_hubs: int = 1) -> FleetSecrets:
     salt_key = home.path / "keys" / "salt.key"
     create_private(salt_key, secrets.token_bytes(_SALT_KEY_BYTES))
     create_private(home.kv_key_file, secrets.token_bytes(_KV_KEY_BYTES))
+    create_private(home.ray_token_file, secrets.token_hex(_RAY_TOKEN_BYTES).encode())
     return FleetSecrets(home.ca_dir / "ca.crt", salt_key)
 
 

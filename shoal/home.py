@@ -63,6 +63,11 @@ class Home:
         return self.path / "keys" / "kv.key"
 
     @property
+    def ray_token_file(self) -> Path:
+        """What Ray's ports ask of whoever connects (0600)."""
+        return self.path / "keys" / "ray.token"
+
+    @property
     def logs_dir(self) -> Path:
         """One log file a process."""
         return self.path / "logs"

@@ -12,17 +12,21 @@ from pathlib import Path
 
 from orchestrator.actors.ports import REPLICA_PORTS, FleetPorts
 
+_OTHERS = ("RAY_ADDRESS", "RAY_AUTH_", "RAY_JOB_", "RAY_SERVE_")
 
-def set_ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> None:
+
+def set_ray_environment(
+    ports: FleetPorts, haproxy_dir: Path, haproxy: Path, token_file: Path
+) -> None:
     """Set what Ray and Serve read at import; nothing of another cluster's is left over."""
-    for name in [
-        name for name in os.environ if name.startswith(("RAY_ADDRESS", "RAY_JOB_", "RAY_SERVE_"))
-    ]:
+    for name in [name for name in os.environ if name.startswith(_OTHERS)]:
         del os.environ[name]
-    os.environ.update(ray_environment(ports, haproxy_dir, haproxy))
+    os.environ.update(ray_environment(ports, haproxy_dir, haproxy, token_file))
 
 
-def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapping[str, str]:
+def ray_environment(
+    ports: FleetPorts, haproxy_dir: Path, haproxy: Path, token_file: Path
+) -> Mapping[str, str]:
     """The variables; names from `ray.serve._private.constants` of Ray 2.60."""
     return {
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -30,6 +34,9 @@ def ray_environment(ports: FleetPorts, haproxy_dir: Path, haproxy: Path) -> Mapp
         # processes listen there. On, it replaces any loopback address by the machine's own
         # and they listen on every interface, where whoever connects can run code.
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        # Whoever can connect can run code: Ray's ports want the fleet's own token.
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token_file),
         # Nobody scrapes Ray's own metrics here, and collecting them costs idle CPU.
         "RAY_enable_metrics_collection": "0",
         # Ray kills workers when the machine's memory is nearly full, which a machine that

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import os
+import subprocess
+import sys
 
 import psutil
 
@@ -37,3 +40,30 @@ def test_every_listening_socket_is_on_loopback(fleet: Fleet) -> None:
     assert {"haproxy", "redis-server", "gcs_server", "raylet"} <= names
     assert fleet.port in {port for _, _, port in listening}
     assert not {each for each in listening if not is_loopback(each[1])}
+
+
+def test_ray_lets_nobody_in_without_the_token_of_the_fleet(fleet: Fleet) -> None:
+    (raylet,) = (each for each in processes_of(Home(fleet.home)) if each.name() == "raylet")
+    (address,) = (a.split("=")[1] for a in raylet.cmdline() if a.startswith("--gcs-address="))
+    code = "import ray, sys; print(len(ray._raylet.GcsClient(sys.argv[1]).get_all_node_info()))"
+
+    def ask(**token: str) -> subprocess.CompletedProcess[str]:
+        others = {name: value for name, value in os.environ.items() if "RAY_" not in name}
+        return subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", code, address],
+            env=others | token,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    token = str(Home(fleet.home).ray_token_file)
+    allowed = ask(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=token)
+    assert allowed.stdout.strip() == "1", allowed.stderr
+    for refused in (
+        ask(RAY_AUTH_MODE="disabled"),
+        ask(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64),
+    ):
+        assert refused.returncode != 0
+        assert "Unauthenticated" in refused.stderr or "authentication" in refused.stderr.lower()
