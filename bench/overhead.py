@@ -1,10 +1,13 @@
 """What the whole system adds over calling the engine's socket directly.
 
-    python -m bench.overhead --model FILE [--rounds 3]
+    python -m bench.overhead --model FILE [--rounds 3] [--apart]
 
 The same chats go to an engine child process over its unix socket and to a fleet
 of one agent over HTTP, turn by turn. Reported: the median time to first token
-with one client, and the time per output token with eight.
+with one client, and the time per output token with eight. All share the machine's
+cores; with --apart the device (agent and engine, one thread) has the first core and
+orchestrator and clients the last, as on two machines, so that what the system does
+takes no time from the engine.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -23,8 +27,9 @@ from pathlib import Path
 
 import grpc
 
-from bench.load import LoadResult, Sample, closed_loop
+from bench.load import LoadResult, Sample, Target, closed_loop
 from bench.machine import machine
+from bench.pair import pair
 from bench.prompts import short_prompts
 from bench.servers import shoal_fleet
 from shoal.v1 import engine_pb2, engine_pb2_grpc, inference_pb2, inference_pb2_grpc
@@ -35,15 +40,17 @@ MAX_TOKENS = 64
 
 
 @contextlib.contextmanager
-def engine(model: Path) -> Iterator[str]:
-    """Run an engine child process; yields its gRPC address."""
+def engine(model: Path, cores: set[int]) -> Iterator[str]:
+    """Run an engine child process, a thread on each of the cores; yields its gRPC address."""
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
         socket = f"{folder}/engine.sock"
         process = subprocess.Popen(
             [sys.executable, "-m", "agent.llama.serve", "--socket", socket, "--model", model,
-             "--name", "bench", "--slots", "8", "--context", "2048"],
+             "--name", "bench", "--slots", "8", "--context", "2048",
+             "--threads", str(len(cores))],
             stdout=sys.stderr,
         )  # fmt: skip
+        os.sched_setaffinity(process.pid, cores)
         try:
             with grpc.insecure_channel(f"unix:{socket}") as channel:
                 control = engine_pb2_grpc.EngineControlStub(channel)
@@ -130,21 +137,40 @@ def _submit(request_id: str, messages: list[dict[str, str]]) -> inference_pb2.In
     return inference_pb2.InferenceCommand(submit=request)
 
 
+@contextlib.contextmanager
+def fleet(model: Path, apart: bool) -> Iterator[Target]:
+    """Run the whole system; with `apart` its one device has the first core for itself."""
+    if apart:
+        with pair(model, slots=8, names=("device",)) as running:
+            yield running.target
+    else:
+        with shoal_fleet(model, "--slots", "8", "--context", "2048") as target:
+            yield target
+
+
 def main() -> None:
-    """Parse arguments, run the rounds, write bench/results/overhead.json."""
+    """Parse arguments, run the rounds, write bench/results/overhead.json or overhead_apart.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--apart", action="store_true", help="device and orchestrator on two cores")
     options = parser.parse_args()
+    cores = os.sched_getaffinity(0)
+    if options.apart and len(cores) < 2:
+        parser.error("--apart needs two CPUs")
+    device_cores = {min(cores)} if options.apart else cores
     rounds = []
     for number in range(options.rounds):
         one, eight = short_prompts(16, 100 + number), short_prompts(32, 200 + number)
         row: dict[str, dict[str, float]] = {}
-        with engine(options.model) as address:
+        with engine(options.model, device_cores) as address:
+            if options.apart:
+                # Inherited by what is started from here on; a device's core is set for itself.
+                os.sched_setaffinity(0, {max(cores)})
             asyncio.run(engine_loop(address, short_prompts(8, 99), 8))
             row["engine_1"] = asyncio.run(engine_loop(address, one, 1)).summary()
             row["engine_8"] = asyncio.run(engine_loop(address, eight, 8)).summary()
-        with shoal_fleet(options.model, "--slots", "8", "--context", "2048") as target:
+        with fleet(options.model, options.apart) as target:
             asyncio.run(closed_loop(target, short_prompts(8, 99), 8, MAX_TOKENS))
             row["system_1"] = asyncio.run(closed_loop(target, one, 1, MAX_TOKENS)).summary()
             row["system_8"] = asyncio.run(closed_loop(target, eight, 8, MAX_TOKENS)).summary()
@@ -159,7 +185,8 @@ def main() -> None:
         "machine": machine(), "model": options.model.name, "added": added, "rounds": rounds,
     }  # fmt: skip
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / "overhead.json").write_text(json.dumps(report, indent=1) + "\n")
+    name = "overhead_apart.json" if options.apart else "overhead.json"
+    (RESULTS / name).write_text(json.dumps(report, indent=1) + "\n")
     print(json.dumps(added, indent=1))
 
 

@@ -1,4 +1,4 @@
-"""A fleet of two agents, one core and one engine thread each, that can be slowed and stopped."""
+"""A fleet of agents, one core and one engine thread each, that can be slowed and stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,13 +51,13 @@ class Pair:
         deadline = time.monotonic() + _READY_WITHIN_S
         while not all(_takes_requests(device) for device in self._devices()):
             if time.monotonic() > deadline:
-                raise TimeoutError("the two agents did not become ready")
+                raise TimeoutError("the agents did not become ready")
             time.sleep(0.2)
 
     def _devices(self) -> list[dict[str, object]]:
         found = json.loads(subprocess.check_output([SHOAL, "devices", "--json"], env=self.env))
         devices: list[dict[str, object]] = found["devices"]
-        return devices if len(devices) == len(NAMES) else [{"state": "absent"}]
+        return devices if len(devices) == len(self.agents) else [{"state": "absent"}]
 
 
 def _takes_requests(device: dict[str, object]) -> bool:
@@ -69,8 +69,8 @@ def _takes_requests(device: dict[str, object]) -> bool:
 
 
 @contextlib.contextmanager
-def pair(model: Path, *, slots: int) -> Iterator[Pair]:
-    """Bring the fleet up without a local agent, start the two, and end it all at the end."""
+def pair(model: Path, *, slots: int, names: Sequence[str] = NAMES) -> Iterator[Pair]:
+    """Bring the fleet up without a local agent, start these, and end it all at the end."""
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as home:
         env = {
             name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")
@@ -83,10 +83,10 @@ def pair(model: Path, *, slots: int) -> Iterator[Pair]:
             url = json.loads(subprocess.check_output([SHOAL, "status", "--json"], env=env))[
                 "gateway_url"
             ]
-            for number, name in enumerate(NAMES):
+            for number, name in enumerate(names):
                 agents.append(_start_agent(name, number, (model, slots, url), env))
             key = json.loads(subprocess.check_output([SHOAL, "keys", "create", "--json"], env=env))
-            by_name = {n: psutil.Process(a.pid) for n, a in zip(NAMES, agents, strict=True)}
+            by_name = {n: psutil.Process(a.pid) for n, a in zip(names, agents, strict=True)}
             running = Pair(Target(url, "", key["key"]), by_name, env)
             running.wait_ready()
             yield Pair(Target(url, _model_name(env), key["key"]), by_name, env)
@@ -109,8 +109,7 @@ def _start_agent(
 ) -> subprocess.Popen[bytes]:
     model, slots, url = what
     token = json.loads(subprocess.check_output([SHOAL, "token", "create", "--json"], env=env))
-    cores = sorted(os.sched_getaffinity(0))
-    core = cores[number % len(cores)]
+    core = number % (os.cpu_count() or 1)
     with open(Path(env["SHOAL_HOME"]) / f"{name}.log", "wb") as log:
         agent = subprocess.Popen(
             [sys.executable, "-m", "agent.app", "--home", f"{env['SHOAL_HOME']}/bench-{name}",
