@@ -22,8 +22,8 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import LoggingConfig
 from starlette.applications import Starlette
 
-from cloud.engine import HostedEngine
-from cloud.text import HostedText, hosted_application
+from cloud.engine import ColdStartError, HostedEngine
+from cloud.text import HostedText, LoadState, hosted_application
 from shoal.hosted import HostedModel
 from shoal.logs import set_up_logs
 
@@ -36,6 +36,7 @@ _LOOK_BACK_S = 10.0
 _UPSCALE_DELAY_S = 5.0
 # Of Ray's own process of a replica, beside the engine.
 _EXIT_LOST = 1
+_LAST_ANSWER_S = 1.0
 
 
 def autoscaling(model: HostedModel) -> AutoscalingConfig:
@@ -82,19 +83,36 @@ def application(model: HostedModel, key_sha256: str, *, loopback: bool) -> Appli
 
 
 def _replica(model: HostedModel, key_sha256: str) -> Starlette:
+    """A replica whose model does not load serves, too: who waits is told why, at once.
+
+    Serve would start another in its place again and again, and nobody would hear of it.
+    """
     folder = tempfile.TemporaryDirectory(prefix="shoal-hosted-")
     engine = HostedEngine(model, Path(folder.name))
+    load = LoadState(retire=_retire_soon)
 
     @asynccontextmanager
     async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         with folder:
-            await engine.start()
+            try:
+                await engine.start()
+            except ColdStartError as error:
+                log.error("model_not_loaded", model=model.name, reason=str(error))
+                load.failed(str(error))
+                await engine.stop()
+                yield
+                return
             watch = asyncio.create_task(_exit_with(engine))
             yield
             watch.cancel()
             await engine.stop()
 
-    return hosted_application(HostedText(engine, model, key_sha256), lifespan)
+    return hosted_application(HostedText(engine, model, key_sha256, load), lifespan)
+
+
+def _retire_soon() -> None:
+    """End the process when the answer that goes out just now is sent."""
+    asyncio.get_running_loop().call_later(_LAST_ANSWER_S, os._exit, _EXIT_LOST)
 
 
 async def _exit_with(engine: HostedEngine) -> None:

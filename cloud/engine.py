@@ -26,10 +26,11 @@ log = structlog.get_logger()
 
 _POLL_S = 0.05
 _STOP_LIMIT_S = 5.0
+_LAST_WORDS_LIMIT_S = 1.0
 
 
 class ColdStartError(Exception):
-    """The model was not loaded in time, or its engine ended before."""
+    """The model was not loaded in time, or its engine ended before; the text says why."""
 
 
 class NoCosts:
@@ -71,12 +72,17 @@ class HostedEngine:
         self._mailboxes: dict[str, Mailbox] = {}
         self._child: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        self._last_words = ""
 
     async def start(self) -> None:
         """Load the model; raises ColdStartError after `cold_start_s`, or when that fails."""
         child = self._child = await asyncio.create_subprocess_exec(
-            *engine_command(self._model, self._socket), stdin=asyncio.subprocess.DEVNULL
+            *engine_command(self._model, self._socket),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
         )
+        log_copy = asyncio.create_task(self._copy_log(child))
+        self._tasks = [log_copy]
         ended = asyncio.create_task(child.wait())
         ready = asyncio.create_task(self._until_ready())
         await asyncio.wait(
@@ -88,9 +94,12 @@ class HostedEngine:
         if not ready.done():
             ready.cancel()
             if child.returncode is not None:
+                # The pipe ends with the process, unless a child of the engine's outlives it.
+                await asyncio.wait({log_copy}, timeout=_LAST_WORDS_LIMIT_S)
+                words = self._last_words.replace(self._model.file, Path(self._model.file).name)
                 raise ColdStartError(
-                    f"the engine of {self._model.name} ended while it loaded the model, exit code "
-                    f"{child.returncode}; its last lines are in the replica's log"
+                    f"{self._model.name} cannot be loaded: {words or 'its engine gave no reason'} "
+                    f"(exit code {child.returncode})"
                 )
             raise ColdStartError(
                 f"{self._model.name} was not loaded within {self._model.cold_start_s:g} s; raise "
@@ -98,7 +107,7 @@ class HostedEngine:
             )
         stub = inference_pb2_grpc.InferenceStub(self._channel)  # type: ignore[no-untyped-call]
         call = stub.Session()
-        self._tasks = [
+        self._tasks += [
             asyncio.create_task(self._write(call)),
             asyncio.create_task(self._read(call)),
         ]
@@ -138,6 +147,12 @@ class HostedEngine:
             except TimeoutError:
                 self._child.kill()
                 await self._child.wait()
+
+    async def _copy_log(self, child: asyncio.subprocess.Process) -> None:
+        """The engine's stderr to the replica's; its last line is why it ended."""
+        while child.stderr is not None and (line := await child.stderr.readline()):
+            sys.stderr.write(text := line.decode("utf-8", "replace"))
+            self._last_words = text.strip().removeprefix("shoal engine: ") or self._last_words
 
     async def _until_ready(self) -> None:
         stub = engine_pb2_grpc.EngineControlStub(self._channel)  # type: ignore[no-untyped-call]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -27,6 +27,33 @@ from shoal.openai.request import TextRequest
 from shoal.openai.wire import Origin, to_generate_requests
 
 _MAX_SALT_BYTES = 64
+# A model that could not be loaded is not tried again sooner: what was wrong seldom mends itself.
+LOAD_REST_S = 300.0
+
+
+@dataclass(slots=True)
+class LoadState:
+    """Why the model could not be loaded and when that was; no reason: it is loaded.
+
+    `retire` ends the replica, so that a new one tries again.
+    """
+
+    retire: Callable[[], None]
+    reason: str = ""
+    failed_s: float = 0.0
+
+    def failed(self, reason: str) -> None:
+        """From now on every request is answered with the reason."""
+        self.reason, self.failed_s = reason, time.monotonic()
+
+    def check(self) -> None:
+        """Raises ENGINE_CRASHED with the reason; the first one asked after a rest retires, too."""
+        if self.reason:
+            left_s = self.failed_s + LOAD_REST_S - time.monotonic()
+            if left_s <= 0:
+                self.retire()
+            wait_ms = round(1e3 * max(1.0, left_s))
+            raise ShoalError(Reason.ENGINE_CRASHED, self.reason, retry_after_ms=wait_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +67,7 @@ class HostedText:
     engine: HostedEngine
     model: HostedModel
     key_sha256: str
+    load: LoadState = field(default_factory=lambda: LoadState(lambda: None))
     request_timeout_s: float = 600.0
 
     async def tenant(self, headers: Mapping[str, str]) -> str:
@@ -56,7 +84,8 @@ class HostedText:
         """Nothing to count: the gateway counts."""
 
     async def start(self, parsed: TextRequest, asked: Asked) -> TextRun:
-        """Put every choice into the engine's queue."""
+        """Put every choice into the engine's queue. Raises ENGINE_CRASHED without a model."""
+        self.load.check()
         origin = Origin(
             request_id=asked.request_id,
             tenant=asked.tenant,
