@@ -7,6 +7,7 @@ tells its confidence. Both are quantisations of one 135M model, since no larger 
 from a package index: the "cloud" is better by what its precision gives and knows nothing else.
 The score's constants were chosen on the questions with even numbers; the figures that
 count are of the others. `--answers FILE` keeps what the engines said, or uses what is there.
+A threshold is made from half of `--unlabelled` further questions, and tried on the other half.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import json
 import random
 import re
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bench.cascade_prompts import unlabelled_questions
 from bench.machine import machine
 from orchestrator.dispatch.cascade.calibration import share_threshold
 from orchestrator.dispatch.cascade.confidence import Confidence, TokenFigures
@@ -73,16 +76,16 @@ def is_right(question: Question, said: str) -> bool:
     )
 
 
-async def ask(model: Path, asked: list[Question]) -> list[Said]:
+async def ask(model: Path, asked: Sequence[str]) -> list[Said]:
     """All answers of one engine, eight at once."""
     with running_engine(model, "--context", "512", "--slots", "8") as engine:
         async with engine_client(engine) as client:
             places = asyncio.Semaphore(8)
 
-            async def one(question: Question) -> Answer:
+            async def one(question: str) -> Answer:
                 messages = [
                     pb.ChatMessage(role="system", content=INSTRUCTION),
-                    pb.ChatMessage(role="user", content=question.text),
+                    pb.ChatMessage(role="user", content=question),
                 ]
                 request = pb.GenerateRequest(
                     chat=pb.ChatPrompt(messages=messages),
@@ -146,30 +149,37 @@ def auc(scores: list[float], right: list[bool]) -> float:
     return wins / (len(good) * len(bad))
 
 
-def held_out_shares(scores: list[float]) -> list[dict[str, float]]:
-    """Thresholds from a random half, tried on the other half, many times."""
+def calibration(scores: list[float]) -> dict[str, object]:
+    """Thresholds from every second answer, tried on the others; and random halves, many times."""
+    return {
+        "prompts_each_half": len(scores) // 2,
+        "splits": SPLITS,
+        "targets": [_held_out(scores, share) for share in SHARES],
+    }
+
+
+def _held_out(scores: list[float], share: float) -> dict[str, float]:
     dice = random.Random(11)
-    rows = []
-    for share in SHARES:
-        errors = []
-        for _ in range(SPLITS):
-            mixed = dice.sample(scores, len(scores))
-            half = len(mixed) // 2
-            threshold = share_threshold(mixed[:half], share)
-            reached = sum(s < threshold for s in mixed[half:]) / (len(mixed) - half)
-            errors.append(100 * abs(reached - share))
-        within = sum(error <= 3 for error in errors) / SPLITS
-        rows.append(
-            {
-                "share": share,
-                "mean_error_points": round(statistics.fmean(errors), 2),
-                "within_3_points": round(within, 3),
-            }
-        )
-    return rows
+    errors = []
+    for _ in range(SPLITS):
+        mixed = dice.sample(scores, len(scores))
+        errors.append(100 * abs(_reached(mixed[::2], mixed[1::2], share) - share))
+    return {
+        "share": share,
+        "reached": round(_reached(scores[::2], scores[1::2], share), 4),
+        "mean_error_points": round(statistics.fmean(errors), 2),
+        "within_3_points": round(sum(error <= 3 for error in errors) / SPLITS, 3),
+    }
 
 
-def report(asked: list[Question], edge: list[Said], cloud: list[Said]) -> dict[str, object]:
+def _reached(made_from: list[float], tried_on: list[float], share: float) -> float:
+    threshold = share_threshold(made_from, share)
+    return sum(score < threshold for score in tried_on) / len(tried_on)
+
+
+def report(
+    asked: list[Question], edge: list[Said], cloud: list[Said], unlabelled: list[Said]
+) -> dict[str, object]:
     scores = [said.score for said in edge]
     right = [
         [is_right(question, each.text) for question, each in zip(asked, said, strict=True)]
@@ -180,11 +190,7 @@ def report(asked: list[Question], edge: list[Said], cloud: list[Said]) -> dict[s
         "chosen_on": curve(scores[::2], right[0][::2], right[1][::2]),
         "held_out": curve(scores[1::2], right[0][1::2], right[1][1::2]),
         "all": curve(scores, *right),
-        "calibration": {
-            "prompts_each_half": len(scores) // 2,
-            "splits": SPLITS,
-            "targets": held_out_shares(scores),
-        },
+        "calibration": calibration([said.score for said in unlabelled] or scores),
     }
 
 
@@ -193,19 +199,27 @@ def main() -> None:
     parser.add_argument("--edge", type=Path)
     parser.add_argument("--cloud", type=Path)
     parser.add_argument("--answers", type=Path)
+    parser.add_argument("--unlabelled", type=int, default=2000, help="0: the labelled ones")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     asked = questions()
     if options.answers is not None and options.answers.exists():
         kept = json.loads(options.answers.read_text())
-        edge, cloud = ([Said(**row) for row in kept[name]] for name in ("edge", "cloud"))
+        edge, cloud, more = (
+            [Said(**row) for row in kept.get(name, ())] for name in ("edge", "cloud", "unlabelled")
+        )
     else:
-        edge = asyncio.run(ask(options.edge, asked))
-        cloud = asyncio.run(ask(options.cloud, asked))
+        texts = [question.text for question in asked]
+        more_texts = unlabelled_questions(options.unlabelled)
+        said = asyncio.run(ask(options.edge, [*texts, *more_texts]))
+        edge, more = said[: len(texts)], said[len(texts) :]
+        cloud = asyncio.run(ask(options.cloud, texts))
         if options.answers is not None:
-            rows = {"edge": [asdict(s) for s in edge], "cloud": [asdict(s) for s in cloud]}
-            options.answers.write_text(json.dumps(rows))
-    options.out.write_text(json.dumps(report(asked, edge, cloud), indent=2) + "\n")
+            rows = {"edge": edge, "cloud": cloud, "unlabelled": more}
+            kept = {name: [asdict(each) for each in said] for name, said in rows.items()}
+            options.answers.write_text(json.dumps(kept))
+    found = report(asked, edge, cloud, more)
+    options.out.write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":
