@@ -14,8 +14,7 @@ READY := $(VENV)/shoal-installed
 EXTRAS ?= agent,orchestrator,cloud,embedded,dev
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 UP_ARGS ?=
-# Two at once (fleets that start together may meet on a port): PYTEST_ARGS="--numprocesses 2 --dist loadgroup --no-loadscope-reorder"
-PYTEST_ARGS ?=
+PYTEST_ARGS ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := shoal agent orchestrator cloud deploy
