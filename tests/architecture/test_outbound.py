@@ -66,7 +66,7 @@ KNOWN_CALLS = {
     ("cloud/app.py", "grpc.aio.insecure_channel"): f"{LOCAL}: the node's own engine",
     ("cloud/engine.py", "grpc.aio.insecure_channel"): f"{LOCAL}: the replica's own engine",
     ("cloud/engine.py", "stub.Session"): f"{LOCAL}: the replica's own engine",
-    ("orchestrator/actors/config.py", "socket.socket"): f"{LOCAL}: is a port free",
+    ("orchestrator/actors/ports.py", "socket.socket"): f"{LOCAL}: is a port free",
     ("orchestrator/app.py", "httpx.Client"): f"{GATEWAY}: is it ready",
     ("orchestrator/dispatch/hub_link.py", "grpc.aio.secure_channel"): FLEET,
     ("orchestrator/dispatch/hub_link.py", "inference.Session"): FLEET,
