@@ -63,7 +63,8 @@ async def test_greedy_and_seeded_texts_are_the_same_with_and_without_preemptions
         quick = await asyncio.gather(*(client.run(each) for each in urgent))
         answers = [await client.answer(request_id) for request_id in ids]
         assert await counter(client, "preemptions") >= SLOTS
-        assert await counter(client, "preempted_tokens_restored") >= 140 + 20 + 2 * 20
+        # Of the last token of each only the choice is made, not its KV.
+        assert await counter(client, "preempted_tokens_restored") >= 140 + 20 + 2 * 19
     assert all(len(answer.tokens) == 8 for answer in quick)
     assert [b + a.tokens for b, a in zip(begun, answers, strict=True)] == alone
 
