@@ -12,6 +12,9 @@ from agent.kv.fetching import Phase as FetchPhase
 from agent.kv.ledger import SeqKey
 from agent.kv.prefix_cache import PrefixCache, Prompt
 
+# The agent kills an engine that has not ended 5 s after it was asked to.
+_CLOSE_WITHIN_S = 3.5
+
 
 class PrefixStore(Protocol):
     """Where prefixes come from and go to; for the thread that owns the runner."""
@@ -188,7 +191,7 @@ class CachedPrefixes:
 
     def close(self) -> None:
         """See PrefixStore."""
-        self._cache.cache.shut_down(timeout_s=0.6)
+        self._cache.cache.shut_down(timeout_s=_CLOSE_WITHIN_S)
 
     def _export(self, sequence: Sequence, *, is_last: bool = False) -> None:
         if sequence.slot is None:

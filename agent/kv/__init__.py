@@ -6,6 +6,7 @@
     codec           state blobs to blocks and back (layout, state_reader)
     cache           begin, poll, take, offer, close over all tiers
     tails           prefixes of any length: partial blocks, where KV depends on no cut
+    tail_files      partial blocks on disk: names, and the search among them
     ledger          pure: tables, pins, claims (lru: one tier's books)
     fetching        one sequence's way to its prefix
     policy, link    pure: fetch or recompute; breaker, speed, bandwidth budget
@@ -15,7 +16,7 @@
 
 Invariants: a hash covers all that decides a block's bytes; what enters equals a cold
 prefill: any computed token where the kernel makes it so, else only whole blocks
-prefilled in canonical cuts; partial blocks stay in host memory; only contiguous,
+prefilled in canonical cuts; partial blocks stay on the device; only contiguous,
 authenticated blocks are restored; nothing here blocks the owner thread; no failure of
 a tier is an error.
 """

@@ -30,8 +30,12 @@ from agent.kv.ledger import BlockLedger, SeqKey
 from agent.kv.reading import BlockReader
 from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer
+from agent.kv.tails import Tails
 from agent.kv.tiers import Tiers
 from shoal.blocks import BlockHash
+
+# For the shared tier at the end, though the disk took all the time there was.
+_LEAST_CLOSE_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,11 @@ class BlockCache:
         self.host = self._tiers.host
         self._finder = PrefixFinder(self._tiers, self._reader, config.clock)
         self._counts: Counter[str] = Counter()
+
+    def open_tails(self) -> Tails:
+        """Find partial blocks from now on, on disk too; for prefixes of any length."""
+        self._finder.tails = Tails(self.host, self.ledger, self._tiers.shelf)
+        return self._finder.tails
 
     def begin(self, request: PrefixRequest) -> Phase:
         """Look the prompt's prefix up in every tier and start to bring it here."""
@@ -94,7 +103,8 @@ class BlockCache:
             if tier is not Tier.REDIS:
                 self._tiers.share(entry.request, block, data)
         self._counts["kv_missed_blocks"] += table.num_usable - len(hashes)
-        return Restored(blocks, tiers, entry.decision, entry.ready_ms - entry.began_ms)
+        waited_ms = entry.ready_ms - entry.began_ms
+        return Restored(blocks, tiers, entry.decision, waited_ms, tail_tier=entry.tail_tier)
 
     def awaited(self, seq: SeqKey) -> int:
         """Leading blocks of this sequence that others wait for: export as soon as computed."""
@@ -150,13 +160,17 @@ class BlockCache:
         """Wait until disk and shared tier have what was offered to them."""
         return self._tiers.drain(timeout_s)
 
-    def shut_down(self, timeout_s: float = 2.0) -> None:
-        """Write what is queued, for at most `timeout_s` a tier, and end all threads."""
+    def shut_down(self, timeout_s: float = 4.0) -> None:
+        """Write what is queued, for at most about `timeout_s` in all, and end all threads.
+
+        The disk first: what it has is found after a restart.
+        """
+        until_s = time.monotonic() + timeout_s
         for seq in tuple(self._finder.entries):
             self.close(seq)
         self._tiers.close_disk_writes(timeout_s)
         self._reader.close()
-        self._tiers.close(timeout_s)
+        self._tiers.close(max(_LEAST_CLOSE_S, until_s - time.monotonic()))
 
     def check_integrity(self) -> None:
         """Raise AssertionError when ledger and bytes disagree."""

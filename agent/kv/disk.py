@@ -1,4 +1,4 @@
-"""The disk tier: one sealed block a file, found again after a restart by a scan.
+"""The disk tier: one sealed block, whole or partial, a file, found again after a restart by a scan.
 
 The file's name is the block's hash and its content is sealed, so a torn, flipped
 or foreign file is detected when it is opened; nothing here needs an fsync for
@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,13 +57,13 @@ class DiskTier:
         """Let go of the directory; once, when no thread uses it any more."""
         os.close(self._lock)
 
-    def scan(self, sealed_bytes: int) -> tuple[StoredFile, ...]:
-        """Blocks of the right size, unused for longest first; deletes everything torn or alien."""
+    def scan(self, is_size: Callable[[int], bool]) -> tuple[StoredFile, ...]:
+        """Files of a right size, unused for longest first; deletes everything torn or alien."""
         found: list[tuple[float, StoredFile]] = []
         for entry in self._entries():
             block = _block_of(entry.name)
             stat = entry.stat(follow_symlinks=False)
-            if block is None or stat.st_size != sealed_bytes:
+            if block is None or not is_size(stat.st_size):
                 if entry.name.endswith((_SUFFIX, _TEMPORARY)):
                     Path(entry.path).unlink(missing_ok=True)
                 continue
@@ -97,6 +97,25 @@ class DiskTier:
             log.warning("kv_disk_read_failed", errno=error.errno)
             return None
         return sealed
+
+    def size(self, block: BlockHash) -> int:
+        """Bytes of a block's file; 0 when it is gone."""
+        try:
+            return self._path(block).stat().st_size
+        except OSError:
+            return 0
+
+    def read_head(self, block: BlockHash, num_bytes: int) -> bytes | None:
+        """The file's first bytes, not marked as used; None when they are not there."""
+        try:
+            with self._path(block).open("rb") as file:
+                head = file.read(num_bytes)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            log.warning("kv_disk_read_failed", errno=error.errno)
+            return None
+        return head if len(head) == num_bytes else None
 
     def delete(self, block: BlockHash) -> None:
         """Remove a block's file, if it is there."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from agent.kv.codec import Block
 from agent.kv.ledger import SeqKey
 from agent.kv.policy import FetchDecision, fetch_deadline_ms
+from agent.kv.tail_files import Search
 from shoal.blocks import BLOCK_TOKENS, BlockHash
 
 
@@ -43,6 +45,9 @@ class PrefixRequest:
     tenant_salt: bytes
     prefill_tokens_per_s: float
     share: bool = True  # False: the shared tier is neither read nor written for it
+    # For partial blocks behind whole ones: the prompt, and what is before its first token.
+    tokens: Sequence[int] = ()
+    root: BlockHash = BlockHash(b"")  # noqa: RUF009 - a NewType of bytes
 
 
 def usable_blocks(num_prompt_tokens: int) -> int:
@@ -54,7 +59,7 @@ def usable_blocks(num_prompt_tokens: int) -> int:
 class Restored:
     """The prefix that a sequence may restore: leading blocks in order.
 
-    `tail`: a partial block behind them, whose tokens count as the host's.
+    `tail`: a partial block behind them.
     """
 
     blocks: tuple[Block, ...]
@@ -63,6 +68,7 @@ class Restored:
     waited_ms: float  # from begin() to READY
     tail: Block | None = None
     num_tail_tokens: int = 0
+    tail_tier: Tier = Tier.HOST
 
     @property
     def num_tokens(self) -> int:
@@ -73,7 +79,7 @@ class Restored:
         """For `Usage.cached_tokens_by_tier`."""
         counts = {tier: n * BLOCK_TOKENS for tier, n in Counter(self.tiers).items()}
         if self.num_tail_tokens:
-            counts[Tier.HOST] = counts.get(Tier.HOST, 0) + self.num_tail_tokens
+            counts[self.tail_tier] = counts.get(self.tail_tier, 0) + self.num_tail_tokens
         return {str(tier): count for tier, count in counts.items()}
 
 
@@ -96,6 +102,15 @@ class Arrived:
     block: BlockHash
     data: Block | None
     tier: Tier
+
+
+@dataclass(frozen=True, slots=True)
+class TailArrived:
+    """The search for a partial block on disk ended."""
+
+    seq: SeqKey
+    round: int
+    search: Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +141,8 @@ class Fetching:
     tier: Tier = Tier.DISK
     disk_next: int = 0  # first block that the disk was not asked for
     shared_next: int = 0
+    tail_asked: bool = False
+    tail_tier: Tier = Tier.HOST
     sources: dict[int, Tier] = field(default_factory=dict)
     decision: FetchDecision | None = None
     ready_ms: float = 0.0

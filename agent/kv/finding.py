@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from agent.kv.fetching import Arrived, Counted, Fetching, Phase, Tier, WriteFailed
+from agent.kv.fetching import Arrived, Counted, Fetching, Phase, TailArrived, Tier, WriteFailed
 from agent.kv.ledger import SeqKey
 from agent.kv.policy import FetchInputs, fetch_or_recompute
 from agent.kv.reading import BlockReader
 from agent.kv.redis_tier import SharePolicy
+from agent.kv.tails import Tails
 from agent.kv.tiers import Tiers
+from shoal.blocks import BLOCK_TOKENS
 
 
 class PrefixFinder:
@@ -24,6 +26,7 @@ class PrefixFinder:
         """`clock` in seconds."""
         self.entries: dict[SeqKey, Fetching] = {}
         self.counts: Counter[str] = Counter()
+        self.tails: Tails | None = None  # of an engine that takes prefixes of any length
         self.restore_ms: dict[Tier, float] = dict.fromkeys(Tier, 0.0)
         self._tiers = tiers
         self._ledger = tiers.ledger
@@ -46,6 +49,8 @@ class PrefixFinder:
                 self._counted(result)
             elif isinstance(result, Arrived):
                 self._arrived(result)
+            elif isinstance(result, TailArrived):
+                self._tail_arrived(result)
             else:
                 self._write_failed(result)
         self._give_up_late()
@@ -87,6 +92,8 @@ class PrefixFinder:
             return
         if matched < usable and (self._read_disk(entry, matched) or self._ask(entry, matched)):
             return
+        if self._read_tail(entry, matched):
+            return
         entry.phase = Phase.READY
         entry.ready_ms = self.now_ms()
         self._ready.append(seq)
@@ -120,6 +127,33 @@ class PrefixFinder:
         entry.start_round(Tier.REDIS, range(0), self.now_ms())
         self._reader.count(entry, request.hashes[first:end])
         return True
+
+    def _read_tail(self, entry: Fetching, matched: int) -> bool:
+        """Start to search the disk for a partial block behind the matched ones; False: none."""
+        request = entry.request
+        if self.tails is None or entry.tail_asked:
+            return False
+        entry.tail_asked = True
+        start = matched * BLOCK_TOKENS
+        # The prompt's last token is always prefilled: the first one is sampled after it.
+        tokens = request.tokens[start : min(start + BLOCK_TOKENS, len(request.tokens)) - 1]
+        parent = request.hashes[matched - 1] if matched else request.root
+        wanted = self.tails.on_disk(parent, tokens, request.tenant_salt)
+        if wanted is None:
+            return False
+        entry.start_round(Tier.DISK, range(0), self.now_ms())
+        self._reader.read_tail(entry, wanted)
+        return True
+
+    def _tail_arrived(self, result: TailArrived) -> None:
+        entry = self.entries.get(result.seq)
+        if self.tails is not None:
+            self.tails.searched(result.search)
+        if entry is None or entry.round != result.round:
+            return
+        if result.search.found is not None:
+            entry.tail_tier = Tier.DISK
+        self._end_reads(entry)
 
     def _owns(self, entry: Fetching, index: int) -> bool:
         """Whether it is this sequence's to fetch: another may be fetching the rest."""
@@ -195,4 +229,5 @@ class PrefixFinder:
             if entry.tier is Tier.REDIS and self._tiers.shared is not None:
                 self._tiers.shared.gave_up()
             entry.disk_next = entry.shared_next = entry.request.num_usable
+            entry.tail_asked = True
             self._end_reads(entry)

@@ -29,6 +29,10 @@ class Pace:
         """Nobody does any more."""
         self._free.set()
 
-    def give_way(self) -> None:
-        """Wait until nobody waits, for at most `max_delay_s`; on a writer's thread."""
-        self._free.wait(self._max_delay_s)
+    def give_way(self, queue_fill: float = 0.0) -> None:
+        """Wait until nobody waits, for at most `max_delay_s`; on a writer's thread.
+
+        The fuller its queue (of 1), the shorter: prompts that come faster than blocks
+        leave would else fill it, and what finds no place in it is lost at a restart.
+        """
+        self._free.wait(self._max_delay_s * max(0.0, 1.0 - queue_fill))

@@ -25,7 +25,7 @@ from agent.kv.fetching import Phase, PrefixRequest, Restored, usable_blocks
 from agent.kv.layout import Geometry, StateLayoutError
 from agent.kv.ledger import SeqKey
 from agent.kv.selfcheck import StatePort
-from agent.kv.tails import MIN_TAIL_TOKENS, Tails
+from agent.kv.tail_files import MIN_TAIL_TOKENS
 from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace, block_hashes
 
 log = structlog.get_logger()
@@ -76,7 +76,7 @@ class PrefixCache:
         self._space = space
         self._geometry, self._n_stream = context
         keeps_tails = any_length and not self._geometry.has_window
-        self._tails = Tails(cache.host, cache.ledger) if keeps_tails else None
+        self._tails = cache.open_tails() if keeps_tails else None
         self._asked: dict[SeqKey, _Asked] = {}
 
     @property
@@ -111,6 +111,8 @@ class PrefixCache:
             tenant_salt=prompt.tenant_salt,
             prefill_tokens_per_s=prompt.prefill_tokens_per_s,
             share=prompt.share,
+            tokens=prompt.tokens,
+            root=BlockHash(space.key()),
         )
         return self.cache.begin(request)
 
@@ -184,7 +186,7 @@ class PrefixCache:
         if keeps_tail:
             start = len(tokens) - len(tail)
             copy = state.copy_tokens(range(start, len(tokens)))
-            self._tails.keep(seq, parent, tail, copy)
+            self._tails.keep(seq, parent, tail, (copy, asked.space.tenant_salt))
         return num_exported
 
     def _state(self, seq: SeqKey, slot: int) -> SequenceState | None:

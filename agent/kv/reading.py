@@ -12,13 +12,23 @@ import structlog
 
 from agent.kv.codec import Block
 from agent.kv.disk import DiskTier
-from agent.kv.fetching import Arrived, Counted, Fetching, PrefixRequest, Tier, WriteFailed
+from agent.kv.fetching import (
+    Arrived,
+    Counted,
+    Fetching,
+    PrefixRequest,
+    TailArrived,
+    Tier,
+    WriteFailed,
+)
 from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer, SealError
+from agent.kv.tail_files import Search, WantedTail, read_longest
 from shoal.blocks import BlockHash
 
 log = structlog.get_logger()
 _DISK_READ_THREADS = 2
+Result = Arrived | Counted | TailArrived | WriteFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +54,10 @@ class BlockReader:
         self._disk = disk
         self._shared = shared
         self._wake = wake
-        self._results: queue.SimpleQueue[Arrived | Counted | WriteFailed] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._disk_threads = ThreadPoolExecutor(_DISK_READ_THREADS, "kv-disk-read")
 
-    def results(self) -> Iterator[Arrived | Counted | WriteFailed]:
+    def results(self) -> Iterator[Result]:
         """What has ended since the last call."""
         while True:
             try:
@@ -55,7 +65,7 @@ class BlockReader:
             except queue.Empty:
                 return
 
-    def post(self, result: Arrived | Counted | WriteFailed) -> None:
+    def post(self, result: Result) -> None:
         """Hand a result to the owner; from any thread."""
         self._results.put(result)
         self._wake()
@@ -85,6 +95,21 @@ class BlockReader:
                 self.post(Counted(seq, number, count))
 
         shared.readers.submit(ask)
+
+    def read_tail(self, entry: Fetching, wanted: WantedTail) -> None:
+        """Search the disk for the partial block that goes on most like the prompt."""
+        disk, seq, number, cancelled = self._disk, entry.request.seq, entry.round, entry.cancelled
+
+        def search() -> None:
+            ended = Search(None)
+            try:
+                if disk is not None and not cancelled.is_set():
+                    ended = read_longest(disk, self._sealer, wanted)
+            except Exception:
+                log.exception("kv_read_failed", tier=str(Tier.DISK))
+            self.post(TailArrived(seq, number, ended))
+
+        self._disk_threads.submit(search)
 
     def close(self) -> None:
         """End the disk's threads; reads not yet begun are dropped."""

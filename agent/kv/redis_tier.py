@@ -35,6 +35,7 @@ _WRITE_TIMEOUT_S = 5.0
 _SPEED_HOLDS_S = 60.0
 # A Redis without room that does not evict refuses every store; reads still work.
 _PAUSE_WHEN_FULL_S = 5.0
+_LEAST_JOIN_S = 0.2  # for a store that is under way when the queue's time is over
 _REMEMBERED_BLOCKS = 65_536
 _FAILURES = (redis.RedisError, OSError)
 
@@ -210,9 +211,10 @@ class SharedTier:
 
     def close(self, timeout_s: float = 2.0) -> None:
         """Store what is queued, for at most `timeout_s`, and disconnect."""
+        until_s = time.monotonic() + timeout_s
         self._write_behind.drain(timeout_s)
         self._closing.set()
-        self._write_behind.close(timeout_s)
+        self._write_behind.close(max(_LEAST_JOIN_S, until_s - time.monotonic()))
         self.readers.shutdown(wait=False, cancel_futures=True)
         # A read over a trickling link would go on for as long as bytes come.
         self._reader.connection_pool.disconnect(inuse_connections=True)
@@ -221,11 +223,10 @@ class SharedTier:
         self._writer.close()
 
     def _store(self, job: WriteJob) -> None:
-        if job.data is None or self._breaker.state is BreakerState.OPEN:
+        is_off = self._breaker.state is BreakerState.OPEN or self._clock() < self._full_until_s
+        if job.data is None or is_off:
             return
-        if self._clock() < self._full_until_s:
-            return
-        self.pace.give_way()
+        self.pace.give_way(self._write_behind.fill)
         key = shared_key(job.block)
         try:
             if job.block not in self._damaged and self._writer.exists(key):

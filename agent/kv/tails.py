@@ -3,13 +3,13 @@
 Only for an engine whose KV does not depend on where its prefill was cut. A prompt
 that leaves another's path within a block takes that block's first rows: of a whole
 block, or of a partial one that holds what a sequence had after its last whole block.
-Partial blocks lie in host memory alone, in the same books as whole ones.
+Partial blocks lie in host memory and on disk, in the same books as whole ones, but not
+in the shared tier: who goes on with a conversation is sent to the device that has it.
 """
 
 from __future__ import annotations
 
 import array
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,13 +18,17 @@ from agent.kv.codec import Block
 from agent.kv.host import HostTier
 from agent.kv.ledger import BlockLedger, SeqKey
 from agent.kv.lru import TierIndex
-from shoal.blocks import BLOCK_TOKENS, HASH_BYTES, BlockHash
+from agent.kv.shelf import DiskShelf
+from agent.kv.tail_files import (
+    MAX_BRANCHES,
+    MIN_TAIL_TOKENS,
+    Search,
+    WantedTail,
+    num_common,
+    tail_name,
+)
+from shoal.blocks import BLOCK_TOKENS, BlockHash
 
-# What is shorter is not worth the call that restores it, nor the copy that keeps it.
-MIN_TAIL_TOKENS = 16
-# Continuations of one prefix that are remembered, the newest ones.
-MAX_BRANCHES = 16
-_TAIL_PERSON = b"shoal-kv-tail--1"
 # Blocks that left the host are forgotten once so many more are remembered than are there.
 _SWEEP_SLACK = 256
 
@@ -78,9 +82,9 @@ class Branches:
         """The held block that shares most leading tokens with `tokens`, and how many: 0, none."""
         best, num_best = BlockHash(b""), 0
         for branch in reversed(self._by_parent.get(parent, ())):
-            num_common = _num_common(branch.tokens, tokens)
-            if num_common > num_best and branch.block in held:
-                best, num_best = branch.block, num_common
+            num_shared = num_common(branch.tokens, tokens)
+            if num_shared > num_best and branch.block in held:
+                best, num_best = branch.block, num_shared
         return best, num_best
 
     def forget_all_but(self, held: TierIndex) -> None:
@@ -95,11 +99,12 @@ class Branches:
 
 
 class Tails:
-    """Branches whose bytes the host tier holds; for the owner thread."""
+    """Branches whose bytes the host tier holds, and those on disk; for the owner thread."""
 
-    def __init__(self, host: HostTier, ledger: BlockLedger) -> None:
+    def __init__(self, host: HostTier, ledger: BlockLedger, shelf: DiskShelf | None) -> None:
         self._host = host
         self._ledger = ledger
+        self._shelf = shelf
         self._branches = Branches()
         self.counts: Counter[str] = Counter(kv_hit_tail_tokens=0, kv_tails_kept=0)
 
@@ -125,25 +130,51 @@ class Tails:
             return
         for useless in self._branches.add(parent, block, tokens):
             self._host.discard(useless)
+            if self._shelf is not None:
+                self._shelf.forget(useless)
         if len(self._branches) > 2 * len(self._ledger.host) + _SWEEP_SLACK:
             self._branches.forget_all_but(self._ledger.host)
 
-    def keep(self, seq: SeqKey, parent: BlockHash, tokens: Sequence[int], data: Block) -> None:
-        """Take in a partial block that sequence `seq` computed, as far as there is room."""
-        digest = hashlib.blake2b(parent, digest_size=HASH_BYTES, person=_TAIL_PERSON)
-        digest.update(array.array("I", tokens).tobytes())
-        name = BlockHash(digest.digest())
+    def keep(
+        self, seq: SeqKey, parent: BlockHash, tokens: Sequence[int], kept: tuple[Block, bytes]
+    ) -> None:
+        """Take in a partial block that sequence `seq` computed, as far as there is room.
+
+        `kept`: its rows, and the salt of the tenant under whose key it goes to disk.
+        """
+        data, tenant_salt = kept
+        name = tail_name(parent, tokens)
         self._host.put(name, data, of=seq)
+        if self._shelf is not None:
+            self._shelf.keep(name, tenant_salt, data, array.array("I", tokens))
         self.counts["kv_tails_kept"] += 1
         self.note(parent, name, tokens)
+
+    def on_disk(
+        self, parent: BlockHash, tokens: Sequence[int], tenant_salt: bytes
+    ) -> WantedTail | None:
+        """What to read: partial blocks that only the disk holds may go on with `tokens`.
+
+        None when there are none, or too few tokens that the host does not cover.
+        """
+        if self._shelf is None:
+            return None
+        num_held = len(tokens) - self.num_missing(parent, tokens)
+        names = tuple(n for n in self._shelf.tails(parent) if n not in self._ledger.host)
+        if not names or len(tokens) - num_held < MIN_TAIL_TOKENS:
+            return None
+        return WantedTail(parent, tokens, names, num_held, tenant_salt)
+
+    def searched(self, search: Search) -> None:
+        """Take in what was read from disk, and forget what cannot be."""
+        for name in search.refused:
+            if self._shelf is not None:
+                self._shelf.forget(name)
+        if (found := search.found) is not None:
+            self._host.put(found.name, found.data)
+            self._ledger.disk.touch(found.name)
+            self.note(found.parent, found.name, found.tokens)
 
 
 def _begins(longer: Branch, shorter: Branch) -> bool:
     return longer.tokens[: len(shorter.tokens)] == shorter.tokens
-
-
-def _num_common(one: Sequence[int], other: Sequence[int]) -> int:
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return min(len(one), len(other))

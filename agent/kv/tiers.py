@@ -76,6 +76,8 @@ class Tiers:
             "kv_disk_bytes": ledger.disk.used_bytes,
             "kv_disk_evictions": ledger.disk.num_evictions,
         }
+        if self.shelf is not None:
+            figures["kv_disk_dropped"] = self.shelf.num_dropped
         if self.shared is not None:
             figures.update(self.shared.figures())
         return figures

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -22,6 +23,7 @@ class WriteJob:
     block: BlockHash
     tenant_salt: bytes = b""
     data: Block | None = None
+    tokens: Sequence[int] = ()  # of a partial block; a whole one is named by its hash alone
 
     @property
     def num_bytes(self) -> int:
@@ -57,15 +59,21 @@ class WriteBehind:
         self._jobs.put(job)
         return True
 
+    @property
+    def fill(self) -> float:
+        """How full the queue is, of 1."""
+        return self._queued_bytes / self._max_bytes
+
     def drain(self, timeout_s: float) -> bool:
         """Wait until everything offered is written; False when time ran out."""
         return self._idle.wait(timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Write what is queued, for at most `timeout_s`, and end the thread."""
+        until_s = time.monotonic() + timeout_s
         self.drain(timeout_s)
         self._jobs.put(None)
-        self._thread.join(timeout_s)
+        self._thread.join(max(0.0, until_s - time.monotonic()))
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

@@ -144,7 +144,8 @@ async def test_blocks_on_disk_survive_the_death_of_the_engine(tmp_path):
             cold = await client.run(ask(prompt))
             num_blocks = cold.admitted.prompt_tokens // BLOCK_TOKENS
             async with asyncio.timeout(20):
-                while len(list(tmp_path.rglob("*.kv"))) < num_blocks:
+                # And the partial block behind the whole ones.
+                while len(list(tmp_path.rglob("*.kv"))) < num_blocks + 1:
                     await client.describe()
         first.process.kill()
         first.process.wait(20)
@@ -153,7 +154,27 @@ async def test_blocks_on_disk_survive_the_death_of_the_engine(tmp_path):
             warm = await client.run(ask(prompt))
             report = await client.idle()
     assert num_blocks >= 2
-    assert warm.finished.usage.cached_tokens_by_tier == {"disk": num_blocks * BLOCK_TOKENS}
+    assert warm.finished.usage.cached_tokens_by_tier == {"disk": cold.admitted.prompt_tokens - 1}
     assert warm.tokens == cold.tokens
     assert report.load.disk_kv_bytes > 0
     assert [path.stat().st_mode & 0o777 for path in tmp_path.glob("secret")] == [0o600]
+
+
+async def test_a_conversation_goes_on_from_disk_where_a_clean_end_left_it(tmp_path):
+    flags = (*FLAGS, "--no-measure", "--kv-dir", str(tmp_path))
+    talks = [long_text(number, 150) for number in range(1, 4)]
+    found, most = [], []
+    for turn in range(4):
+        with running_engine(smollm2_file(), *flags) as engine:
+            async with engine_client(engine) as client:
+                # Long enough to be worth keeping: a turn adds more than 16 tokens.
+                asked = [ask(talk, max_tokens=40) for talk in talks]
+                answers = await asyncio.gather(*map(client.run, asked))
+        found.append([cached(answer) for answer in answers])
+        computed = [answer.admitted.prompt_tokens + len(answer.tokens) - 1 for answer in answers]
+        if turn:
+            # Text may be cut into other tokens where an answer ended, or begin the same.
+            assert all(f >= m - 4 for f, m in zip(found[turn], most[turn - 1], strict=True))
+        most.append(computed)
+        talks = [t + a.text + " And then?" for t, a in zip(talks, answers, strict=True)]
+    assert min(most[0]) > BLOCK_TOKENS

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import random
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,7 +10,26 @@ import pytest
 
 from agent.kv.fetching import Phase, Tier, usable_blocks
 from agent.kv.ledger import SeqKey
-from tests.harness.kv_rig import BLOCK_BYTES, SEALED_BYTES, Rig, prompt, right_bytes
+from agent.kv.pacing import Pace
+from agent.kv.write_behind import WriteBehind, WriteJob
+from shoal.blocks import BlockHash
+from tests.harness.kv_rig import BLOCK_BYTES, LIVENESS_S, SEALED_BYTES, Rig, prompt, right_bytes
+
+
+@contextlib.contextmanager
+def running_writes() -> Iterator[tuple[WriteBehind, threading.Event]]:
+    """A queue of two blocks whose writer waits for the event."""
+    go_on = threading.Event()
+
+    def write(_: object) -> None:
+        go_on.wait(LIVENESS_S)
+
+    writes = WriteBehind("test-write", write, 2 * BLOCK_BYTES)
+    try:
+        yield writes, go_on
+    finally:
+        go_on.set()
+        writes.close(LIVENESS_S)
 
 
 @pytest.fixture
@@ -205,6 +226,26 @@ def test_random_traffic_keeps_ledger_and_bytes_in_step(tmp_path: Path) -> None:
     assert rig.cache.counters()["kv_hit_blocks_disk"] > 0
     rig.stop()
     assert rig.cache.ledger.num_tables == 0
+
+
+def test_writers_give_way_the_less_the_fuller_their_queue() -> None:
+    pace = Pace(max_delay_s=30.0)
+    pace.hold()
+    pace.give_way(1.0)  # returns at once, or this test hangs for half a minute
+    with running_writes() as (writes, go_on):
+        assert writes.offer(WriteJob(BlockHash(b""), data=right_bytes(prompt(1)[0])))
+        assert writes.fill == 0.5
+        go_on.set()
+        assert writes.drain(LIVENESS_S)
+        assert writes.fill == 0.0
+
+
+def test_a_clean_end_writes_what_is_queued_though_somebody_waits(tmp_path: Path) -> None:
+    rig = Rig(disk_blocks=50, directory=tmp_path)
+    rig.cache.urgent(somebody_waits=True)
+    rig.run(prompt(*range(30)))
+    rig.stop()
+    assert len(files(tmp_path)) == 30
 
 
 def test_a_folder_in_use_by_another_cache_is_refused_until_that_one_ends(tmp_path: Path) -> None:

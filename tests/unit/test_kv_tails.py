@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from agent.kv.lru import TierIndex
 from agent.kv.prefix_cache import PrefixCache, Prompt
 from agent.kv.tails import MAX_BRANCHES, Branches
 from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace
-from tests.harness.kv_rig import BLOCK_BYTES, GEOMETRY, TENANT, Rig
+from tests.harness.kv_rig import BLOCK_BYTES, GEOMETRY, SEALED_BYTES, TENANT, Rig
 
 SLOTS = 4
 SPACE = BlockSpace("model", "f16", "f16", "1", b"")
@@ -67,9 +68,9 @@ class Context:
 class Driver:
     """Runs sequences through a prefix cache as the engine does; checks every restored row."""
 
-    def __init__(self, host_blocks: int = 64) -> None:
+    def __init__(self, host_blocks: int = 64, disk_blocks: int = 0, disk: Path | None = None):
         self.context = Context()
-        self.rig = Rig(host_blocks=host_blocks)
+        self.rig = Rig(host_blocks=host_blocks, disk_blocks=disk_blocks, directory=disk)
         parts = (self.rig.cache, self.context, SPACE, (GEOMETRY, SLOTS))
         self.prefixes = PrefixCache(*parts, any_length=True)
         self.next_key = 0
@@ -96,7 +97,8 @@ class Driver:
     def run(self, prompt: list[int], reply: list[int] | None = None, **who: bytes) -> int:
         """One sequence alone; the tokens that it found."""
         seq, phase = self.begin(prompt, **who)
-        assert phase is Phase.READY
+        if phase is not Phase.READY:
+            self.rig.wait_ready(seq)
         num_tokens = self.restore(seq, 0, prompt)
         self.end(seq, 0, prompt + (reply or []))
         return num_tokens
@@ -205,6 +207,85 @@ def test_partial_blocks_count_against_the_budget_and_leave_with_the_oldest() -> 
         assert driver.rig.cache.host.used_bytes <= 2 * BLOCK_BYTES
     assert driver.run(some(0, 100)) == 0
     assert driver.run(some(19, 100)) == 99
+    driver.rig.stop()
+
+
+def test_partial_blocks_of_many_conversations_come_back_after_a_restart(tmp_path: Path) -> None:
+    # Short ones have no whole block: all of them continue the same nothing.
+    talks = [some(seed, length) for seed, length in enumerate((40, 60, 127, 128, 150, 200, 300))]
+    first = Driver(disk_blocks=50, disk=tmp_path)
+    for talk in talks:
+        first.run(talk)
+    first.rig.stop()
+    second = Driver(disk_blocks=50, disk=tmp_path)
+    found = [second.run(talk + some(70 + n, 20)) for n, talk in enumerate(talks)]
+    assert found == [len(talk) for talk in talks]
+    assert second.run(talks[0] + some(70, 20), tenant=b"other") == 0
+    second.rig.stop()
+    third = Driver(disk_blocks=50, disk=tmp_path)
+    longer = [talk + some(70 + n, 20) for n, talk in enumerate(talks)]
+    assert [third.run(talk) for talk in longer] == [len(talk) - 1 for talk in longer]
+    third.rig.stop()
+
+
+def test_what_a_longer_partial_block_begins_with_leaves_the_disk(tmp_path: Path) -> None:
+    driver = Driver(disk_blocks=50, disk=tmp_path)
+    for length in (40, 60, 100):
+        driver.run(some(1, length))
+    driver.rig.stop()
+    assert len(list(tmp_path.rglob("*.kv"))) == 1
+
+
+def test_the_tier_of_a_partial_block_is_told(tmp_path: Path) -> None:
+    first = Driver(disk_blocks=50, disk=tmp_path)
+    first.run(some(1, 200))
+    first.rig.stop()
+    second = Driver(disk_blocks=50, disk=tmp_path)
+    for expected in ({"disk": 199}, {"host": 199}):
+        seq, phase = second.begin(some(1, 200))
+        if phase is not Phase.READY:
+            second.rig.wait_ready(seq)
+        restored = second.prefixes.restore(seq, 0)
+        second.prefixes.close(seq)
+        assert restored.tokens_by_tier() == expected
+    second.rig.stop()
+
+
+def test_a_partial_block_that_the_host_dropped_is_read_from_disk(tmp_path: Path) -> None:
+    driver = Driver(host_blocks=2, disk_blocks=50, disk=tmp_path)
+    driver.run(some(1, 100))
+    for seed in range(2, 6):
+        driver.run(some(seed, 256))
+    assert driver.rig.cache.drain(5)
+    assert driver.run(some(1, 100) + some(9, 5)) == 100
+    driver.rig.stop()
+
+
+@pytest.mark.parametrize("at", [30, 200, -1], ids=["tokens", "rows", "cut"])
+def test_damaged_partial_blocks_are_computed_again_and_replaced(tmp_path: Path, at: int) -> None:
+    driver = Driver(disk_blocks=50, disk=tmp_path)
+    driver.run(some(1, 40))
+    driver.rig.stop()
+    (path,) = tmp_path.rglob("*.kv")
+    data = bytearray(path.read_bytes())
+    if at < 0:
+        del data[at:]
+    else:
+        data[at] ^= 1
+    path.write_bytes(data)
+    for expected in (0, 39):
+        again = Driver(disk_blocks=50, disk=tmp_path)
+        assert again.run(some(1, 40)) == expected
+        again.rig.stop()
+
+
+def test_partial_blocks_on_disk_are_bounded_for_each_prefix_and_in_bytes(tmp_path: Path) -> None:
+    driver = Driver(disk_blocks=4, disk=tmp_path)
+    for seed in range(2 * MAX_BRANCHES):
+        driver.run(some(seed, 16))
+        assert driver.rig.cache.ledger.disk.used_bytes <= 4 * SEALED_BYTES
+    assert driver.rig.cache.drain(5)
+    assert len(list(tmp_path.rglob("*.kv"))) == MAX_BRANCHES
     driver.rig.stop()
 
 
