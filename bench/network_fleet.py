@@ -74,6 +74,8 @@ class NetFleet:
         self.fleet = Fleet("--host", HOST_ADDRESS, "--agents", "0")
         self.devices: dict[str, Device] = {}
         self.watches: dict[str, Watch] = {}
+        # A tenant without a policy is local_only, and its KV blocks stay where they were made.
+        self.fleet.shoal("tenants", "set", "e2e", "--privacy", "any")
         admin = (self.fleet.home / "keys" / "admin.key").read_text(encoding="utf-8").strip()
         self._http = self.fleet.http(admin)
         self._over = threading.Event()
