@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,10 @@ _ANY_LOAD = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]
 settings.register_profile("same_examples", _ANY_LOAD, derandomize=True)
 settings.register_profile("new_examples", _ANY_LOAD)
 settings.load_profile("same_examples")
+
+# Engines of two workers share the cores: a thread that spins keeps the other's from work.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 _E2E = Path(__file__).parent / "e2e"
 
