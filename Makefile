@@ -14,7 +14,8 @@ READY := $(VENV)/shoal-installed
 EXTRAS ?= agent,orchestrator,cloud,embedded,dev
 PROTOS := $(wildcard proto/shoal/v1/*.proto)
 UP_ARGS ?=
-PYTEST_ARGS ?= --numprocesses 2 --dist loadgroup --no-loadscope-reorder
+# Two workers: PYTEST_ARGS="--numprocesses 2 --dist loadgroup --no-loadscope-reorder"
+PYTEST_ARGS ?=
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 SOURCES := shoal agent orchestrator cloud deploy

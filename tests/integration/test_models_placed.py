@@ -142,11 +142,24 @@ async def test_each_of_two_hubs_orders_its_own_devices_what_one_of_them_planned(
             await device.write(heartbeat=device_pb2.Heartbeat(load=load))
             devices.append(device)
         await store.put_deployment(Deployment("tiny-two", "*", 0, 1, rate_bytes_per_s=125_000))
+
+        async def beat() -> None:
+            while True:
+                for device in devices:
+                    await device.write(heartbeat=device_pb2.Heartbeat(load=load))
+                await asyncio.sleep(0.5)
+
+        beating = asyncio.create_task(beat())
+        # A hub that ended without a word plans for all until its lease runs out.
+        async with asyncio.timeout(60):
+            for device in devices:
+                while (frame := await device.call.read()).WhichOneof("frame") != "load_model":
+                    pass
+                order = frame.load_model
+                assert (order.sha256, order.rate_bytes_per_s) == (variant.sha256, 125_000)
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
         for device in devices:
-            while (frame := await device.read()).WhichOneof("frame") != "load_model":
-                pass
-            order = frame.load_model
-            assert (order.sha256, order.rate_bytes_per_s) == (variant.sha256, 125_000)
             await device.cut()
         await store.remove_deployment("tiny-two")
 
