@@ -3,9 +3,10 @@
     python -m bench.speculative --draft DRAFT.Q4_0.gguf --target TARGET.Q8_0.gguf --prompts 200
 
 Counts how many greedy texts equal the target's own, and the target's passes a token. With
-`--paced` a relay between the two adds 20 ms of round trip and slows the target until one
-of its tokens takes eight of the draft's; a pass over several rows costs as many times
-more as it measures here. The target alone is paced by the same factor.
+`--pace` a relay between the two adds 20 ms of round trip and slows the target until one
+of its tokens takes eight of the draft's. A pass over several rows then costs as many times
+more as it measures here (`measured`), or no more, as where weights are what takes the time
+(`flat`: a supposition, not a measurement). The target alone is taken at the slowed pace.
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
+import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import grpc.aio
 
+from agent.engine.request import SamplingParams
+from agent.llama.context import ContextShape, LlamaRunner
+from agent.llama.library import open_library
+from agent.llama.measure import probe_tokens
+from agent.llama.model import Model
+from agent.speculative.window import LONGEST_DRAFT
 from bench.machine import machine
 from bench.prompts import short_prompts
 from shoal.v1 import inference_pb2 as pb
@@ -43,9 +52,15 @@ FLAGS = ("--slots", "1", "--context", "1024", "--no-prefix-cache")
 
 @dataclass
 class Pace:
-    """`factor`: by how much each pass of the target is stretched."""
+    """The slowed target: ms of a token by itself, and passes over n rows in such tokens."""
 
-    factor: float
+    token_ms: float
+    ratios: dict[int, float]
+    # (drafted, accepted) of each round.
+    rounds: list[tuple[int, int]] = field(default_factory=list)
+
+    def pass_ms(self, num_rows: int) -> float:
+        return self.token_ms * self.ratios[num_rows]
 
 
 class Relay(verify_pb2_grpc.VerifierServicer):
@@ -58,14 +73,54 @@ class Relay(verify_pb2_grpc.VerifierServicer):
     async def Verify(
         self, request_iterator: AsyncIterator[verify_pb2.VerifyRequest], context: Any
     ) -> AsyncIterator[verify_pb2.VerifyReply]:
-        async for reply in self._stub.Verify(request_iterator):
+        pace, due_s = self._pace, 0.0
+
+        async def onward() -> AsyncIterator[verify_pb2.VerifyRequest]:
+            nonlocal due_s
+            async for request in request_iterator:
+                due_s = time.perf_counter() + ROUND_TRIP_S
+                yield request
+
+        async for reply in self._stub.Verify(onward()):
             if reply.HasField("verdict"):
-                took_ms = reply.verdict.pass_ms
-                await asyncio.sleep(ROUND_TRIP_S + (self._pace.factor - 1) * took_ms / 1e3)
-                reply.verdict.pass_ms = self._pace.factor * took_ms
+                verdict = reply.verdict
+                verdict.pass_ms = pace.pass_ms(verdict.num_rows)
+                # Tokens that the target makes by itself stream: one round trip for all.
+                due_s += verdict.pass_ms / 1e3
+                if verdict.num_rows > 1:
+                    pace.rounds.append((verdict.num_rows - 1, verdict.num_accepted))
+                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             elif reply.HasField("opened"):
-                reply.opened.token_ms *= self._pace.factor
+                reply.opened.token_ms = pace.token_ms
             yield reply
+
+
+def pass_ratios(target: Path) -> dict[int, float]:
+    """What passes over 1 to 17 rows take here, in passes over one row; medians."""
+    runner = LlamaRunner(Model(target, open_library()), ContextShape(1, 512, os.cpu_count() or 1))
+    tokens = probe_tokens(runner, 100)
+    runner.start(0, SamplingParams(temperature=0.0), ())
+    runner.prefill(0, tokens, 0, want_token=False)
+    times: dict[int, list[float]] = {rows: [] for rows in range(1, LONGEST_DRAFT + 2)}
+    for _ in range(20):
+        for rows, taken in times.items():
+            runner.truncate(0, len(tokens))
+            began_s = time.perf_counter()
+            runner.compute_rows(0, tokens[:rows], len(tokens))
+            taken.append(time.perf_counter() - began_s)
+    runner.close()
+    medians = {rows: statistics.median(taken) for rows, taken in times.items()}
+    return {rows: round(median / medians[1], 3) for rows, median in medians.items()}
+
+
+def by_position(rounds: list[tuple[int, int]]) -> list[dict[str, float]]:
+    """How many drafts were tried at each place of a round, and the share that stood."""
+    rows = []
+    for place in range(LONGEST_DRAFT):
+        tried = [stood > place for drafted, stood in rounds if drafted > place <= stood]
+        if tried:
+            rows.append({"tried": len(tried), "stood": round(sum(tried) / len(tried), 4)})
+    return rows
 
 
 @contextlib.asynccontextmanager
@@ -106,59 +161,62 @@ async def answers(engine: EngineProcess, asked: Iterator[pb.GenerateRequest]) ->
 
 
 async def drafted(
-    options: argparse.Namespace, certificates: Certificates, token_ms: float
+    options: argparse.Namespace, certificates: Certificates, ratios: dict[int, float]
 ) -> tuple[list[Answer], dict[str, Any]]:
     with (
         running_node(certificates.home, options.target, *FLAGS) as node,
         drafting_engine(certificates, options.draft, *FLAGS) as device,
     ):
         draft_ms = 1e3 / device.report.decode_tokens_per_s
-        factor = max(1.0, SLOWNESS * draft_ms / token_ms)
+        pace = Pace(SLOWNESS * draft_ms, ratios)
         began_s = time.perf_counter()
-        if options.paced:
-            async with relayed(certificates, node, Pace(factor)) as address:
+        if options.pace:
+            async with relayed(certificates, node, pace) as address:
                 asked = requests(options.prompts, options.tokens, address)
                 given = await answers(device, asked)
         else:
             given = await answers(device, requests(options.prompts, options.tokens, node))
         took_s = time.perf_counter() - began_s
-    facts = {"draft_token_ms": draft_ms, "factor": factor, "seconds": took_s}
+    facts: dict[str, Any] = {"draft_token_ms": draft_ms, "seconds": took_s}
+    if options.pace:
+        tpot_ms = statistics.fmean(a.finished.timings.tpot_ms for a in given if a.finished)
+        facts |= {
+            "pass_ratios": ratios,
+            "acceptance_by_position": by_position(pace.rounds),
+            "mean_window": statistics.fmean(n for n, _ in pace.rounds) if pace.rounds else 0.0,
+            "tpot_ms": tpot_ms,
+            "target_alone_tpot_ms": pace.token_ms,
+            "speed_ratio": pace.token_ms / tpot_ms,
+        }
     return given, facts
 
 
 async def run(options: argparse.Namespace) -> dict[str, Any]:
+    ratios = pass_ratios(options.target)
+    if options.pace == "flat":
+        ratios = dict.fromkeys(ratios, 1.0)
     with running_engine(options.target, *FLAGS) as target:
-        token_ms = 1e3 / target.report.decode_tokens_per_s
         alone = await answers(target, requests(options.prompts, options.tokens))
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as folder:
-        given, facts = await drafted(options, make_certificates(Path(folder)), token_ms)
+        given, facts = await drafted(options, make_certificates(Path(folder)), ratios)
     told = [answer.finished.speculated for answer in given if answer.finished]
     num_tokens = sum(len(answer.tokens) for answer in given)
-    # The first token of each is the prompt's pass, with drafting or without.
-    later = num_tokens - len(given)
-    result = {
+    rounds, stood = sum(e.rounds for e in told), sum(e.accepted_tokens for e in told)
+    return {
+        "pace": options.pace or "none",
         "prompts": len(given),
         "equal_texts": sum(a.tokens == b.tokens for a, b in zip(alone, given, strict=True)),
         "tokens": num_tokens,
-        "target_passes_per_token": sum(each.target_passes for each in told) / later,
-        "acceptance": sum(e.accepted_tokens for e in told)
-        / max(1, sum(e.drafted_tokens for e in told)),
-        "rounds": sum(each.rounds for each in told),
+        # The first token of each is the prompt's pass, with drafting or without.
+        "target_passes_per_token": sum(e.target_passes for e in told) / (num_tokens - len(given)),
+        "passes_per_token_while_drafting": rounds / max(1, rounds + stood),
+        "acceptance": stood / max(1, sum(e.drafted_tokens for e in told)),
+        "rounds": rounds,
+        "round_trip_ms": told[-1].round_trip_ms,
+        "last_comparison": told[-1].because,
         "fallbacks": sum(bool(each.fallback) for each in told),
-        "target_token_ms": token_ms,
         **facts,
     }
-    if options.paced:
-        tpot_ms = [a.finished.timings.tpot_ms for a in given if a.finished]
-        mean_ms = sum(tpot_ms) / len(tpot_ms)
-        alone_ms = (
-            facts["factor"]
-            * sum(a.finished.timings.tpot_ms for a in alone if a.finished)
-            / len(alone)
-        )
-        result |= {"tpot_ms": mean_ms, "target_alone_tpot_ms": alone_ms}
-        result["speed_ratio"] = alone_ms / mean_ms
-    return result
 
 
 def main() -> None:
@@ -167,7 +225,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--paced", action="store_true")
+    parser.add_argument("--pace", choices=("measured", "flat"))
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     result = {"machine": machine(), **asyncio.run(run(options))}

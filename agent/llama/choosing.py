@@ -73,8 +73,9 @@ class NextToken:
         """
         if self.is_greedy:
             token = self.likeliest(logits[None, :], ())[0]
-            shifted = logits.astype(np.float64) - float(logits.max())
-            return Draft(token), float(np.exp(shifted[token]) / np.exp(shifted).sum())
+            # A bias may choose what is all but impossible: infinitely many to one.
+            with np.errstate(over="ignore"):
+                return Draft(token), float(1.0 / np.exp(logits - logits[token]).sum())
         wanted = self.probabilities(logits, before)
         ids = np.argpartition(wanted, -MOST_NAMED)[-MOST_NAMED:]
         ids = ids[wanted[ids] > 0]

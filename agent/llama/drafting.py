@@ -15,11 +15,7 @@ from agent.llama.context import LlamaRunner
 from agent.llama.lent_slot import LentSlot
 from agent.llama.sampler import logprob_of
 from agent.speculative.acceptance import Draft
-from agent.speculative.window import LONGEST_DRAFT
-
-# A draft less sure than this is the last of its round: what follows it rarely stands.
-# At an even chance to fall, one more row costs the target more than it brings.
-_UNSURE = 0.4
+from agent.speculative.window import LONGEST_DRAFT, chance_of
 
 
 class DraftedSequence:
@@ -52,16 +48,21 @@ class DraftedSequence:
         self._next.accept(tokens)
         self._tokens.extend(tokens)
 
-    def draft(self, num_tokens: int) -> list[Draft]:
-        """Up to so many tokens after those that stand; stops early where it is unsure."""
+    def draft(self, num_tokens: int, least_chance: float = 0.0) -> list[Draft]:
+        """Up to so many tokens after those that stand, at least one.
+
+        Ends where the chance that all of them stand falls below `least_chance`.
+        """
         drafts: list[Draft] = []
+        chance = 1.0
         rows = self._catch_up()
         while True:
             before = [draft.token for draft in drafts]
             draft, sureness = self._next.draft(rows[-1], before, self._uniform())
             drafts.append(draft)
             ended = len(drafts) >= num_tokens or self._runner.is_end(draft.token)
-            if ended or sureness < _UNSURE:
+            chance *= chance_of(sureness)
+            if ended or chance < least_chance:
                 return drafts
             rows = self._slot.rows([draft.token])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -20,7 +20,7 @@ from agent.llama.tally import Tally
 from agent.llama.verifier_link import VerifierLinks, VerifierLostError, VerifierStream
 from agent.llama.verify_service import template_sha256, vocabulary_sha256
 from agent.llama.verify_wire import drafted_to_wire, sampled_from_wire
-from agent.speculative.learning import Profile, Round, Window
+from agent.speculative.learning import Plan, Profile, Round, Window
 from shoal.errors import Reason, ShoalError
 from shoal.v1 import inference_pb2 as wire
 from shoal.v1 import verify_pb2 as pb
@@ -180,18 +180,19 @@ class _Run:
             self._tally.because = plan.because
             room = min(limit - len(self._all_tokens) - 1, self._left - 1)
             if plan.num_drafted and room > 0:
-                await self._round(stream, window, number, min(plan.num_drafted, room))
+                plan = replace(plan, num_drafted=min(plan.num_drafted, room))
+                await self._round(stream, window, number, plan)
             else:
                 num_alone = min(plan.num_alone or 1, self._left)
                 await self._alone(stream, window, number, num_alone)
             if profile.round_trip.known:
                 self._tally.round_trip_ms = profile.round_trip.value
 
-    async def _round(
-        self, stream: VerifierStream, window: Window, number: int, num_tokens: int
-    ) -> None:
+    async def _round(self, stream: VerifierStream, window: Window, number: int, plan: Plan) -> None:
         began_s = time.perf_counter()
-        drafts = await self._parent.owner.call(lambda _: self._drafted.draft(num_tokens))
+        drafts = await self._parent.owner.call(
+            lambda _: self._drafted.draft(plan.num_drafted, plan.least_chance)
+        )
         sent_s = time.perf_counter()
         drafted = [drafted_to_wire(draft) for draft in drafts]
         await stream.send(pb.VerifyRequest(draft=pb.DraftRound(round=number, drafted=drafted)))

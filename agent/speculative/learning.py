@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agent.speculative.window import Choice, RoundCosts, choose_window
+from agent.speculative.window import (
+    LONGEST_DRAFT,
+    Choice,
+    RoundCosts,
+    choose_window,
+    least_chance,
+)
 
 # Old rounds count half after some twenty new ones: texts and networks change.
 _KEEP = 0.97
@@ -155,6 +161,8 @@ class Plan:
     num_drafted: int
     num_alone: int
     because: str
+    # The round ends before a draft that stands, with those before it, by less than this chance.
+    least_chance: float = 0.0
 
 
 class Window:
@@ -180,7 +188,8 @@ class Window:
         self.choice = choice = choose_window(costs, self._acceptance.value)
         if choice.num_drafted:
             self._num_alone, self._probing = _FIRST_ALONE, False
-            return Plan(choice.num_drafted, 0, choice.because)
+            least = least_chance(costs, choice.drafting_per_s)
+            return Plan(LONGEST_DRAFT, 0, choice.because, least)
         if self._probing:
             self._probing = False
             return Plan(1, 0, f"{choice.because} One draft tries whether that is still so.")

@@ -5,7 +5,13 @@ import random
 import pytest
 
 from agent.speculative.learning import Acceptance, PassTimes, Profile, Round, Window
-from agent.speculative.window import RoundCosts, choose_window, expected_tokens
+from agent.speculative.window import (
+    RoundCosts,
+    chance_of,
+    choose_window,
+    expected_tokens,
+    least_chance,
+)
 
 
 def simulated_per_s(costs: RoundCosts, acceptance: float, num_drafted: int, seed: int) -> float:
@@ -81,3 +87,34 @@ def test_a_request_starts_from_what_those_before_it_learned() -> None:
     for _ in range(50):
         window.see_round(seen(wall_ms=115.0, accepted=4))
     assert Window(profile).acceptance > 0.9
+
+
+@pytest.mark.parametrize("round_trip_ms", [0, 20, 60])
+def test_rounds_that_end_where_a_draft_is_not_worth_its_time_beat_any_fixed_window(
+    round_trip_ms: float,
+) -> None:
+    costs = RoundCosts(10.0, round_trip_ms, 76.0, 4.0, 80.0)
+    dice = random.Random(3)
+    # Half of the tokens are easy to draft, half are not.
+    sure = [dice.choice((0.98, 0.15)) for _ in range(40_000)]
+    stands = [dice.random() < chance_of(each) for each in sure]
+
+    def per_s(longest: int, least: float) -> float:
+        place, tokens, took_ms = 0, 0, 0.0
+        while place + longest < len(sure):
+            drafted, chance = 0, 1.0
+            while drafted < longest:
+                chance *= chance_of(sure[place + drafted])
+                drafted += 1
+                if chance < least:
+                    break
+            stood = 0
+            while stood < drafted and stands[place + stood]:
+                stood += 1
+            took_ms += costs.round_ms(drafted)
+            tokens += stood + 1
+            place += stood + 1
+        return 1e3 * tokens / took_ms
+
+    fixed = max(per_s(num_drafted, 0.0) for num_drafted in range(1, 17))
+    assert per_s(16, least_chance(costs, fixed)) > fixed
