@@ -24,7 +24,7 @@ import structlog
 from orchestrator import setup
 from orchestrator.actors.config import set_ray_environment
 from orchestrator.actors.haproxy import write_haproxy_wrapper
-from orchestrator.actors.ports import PortBlocks, port_is_free
+from orchestrator.actors.ports import PortBlocks
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_config
 from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.hosting import Deploying, HostingError, with_hosted
@@ -33,6 +33,7 @@ from orchestrator.stages import Stages
 from orchestrator.wiring import gateway_config, hub_configs, local_host
 from shoal.home import Home
 from shoal.logs import set_up_logs
+from shoal.ports import port_is_free
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

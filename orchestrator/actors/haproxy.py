@@ -16,8 +16,10 @@ from shoal.openai.error import error_body
 # The addresses: Serve binds HAProxy's metrics and statistics pages to every interface, and asks
 # for its health on loopback; so Serve is told loopback and the public address is added here.
 # The time limit: without one, a client whose headers never end holds a connection for ever.
-# HAProxy's own 400 and 408 are its built-in pages: they come before `errorfile` counts.
+# HAProxy's own 400 and 408 are compiled into it: its parser sends them before any of the
+# configuration counts, `errorfile` included (tried with 2.8.25).
 # The rules: Serve obeys headers of any client, and answers 500 when their bytes are not UTF-8.
+# What Serve, uvicorn or the template would refuse in plain text is refused in OpenAI's shape.
 # The error page: while no replica is up, HAProxy answers by itself; clients retry a 503.
 _SCRIPT = """#!/bin/sh
 set -eu
@@ -29,7 +31,7 @@ for argument in "$@"; do
             -e 's/^\\( *bind \\)\\*:/\\1{host}:/' \\
             -e '/^ *timeout http-request /d' \\
             -e 's/^defaults.*/&\\n    timeout http-request {headers_limit_s}s/' \\
-            -e '/^ *http-request del-header /d' \\
+            -e '/^ *# shoal: rules/,/^ *# shoal: end/d' \\
             -e '/^frontend http_frontend/r {rules}' \\
             {public} \\
             -e 's#^\\( *errorfile [0-9]* \\).*#\\1{error_page}#' "$argument"
@@ -50,9 +52,32 @@ _SERVE_HEADERS = (
     "x-request-timeout-seconds",
     "x-request-disconnect-disabled",
 )
-_RULES = "".join(f"    http-request del-header {name}\n" for name in _SERVE_HEADERS) + (
-    "    http-request del-header x-request-id unless"
+_METHODS = "GET HEAD POST PUT DELETE OPTIONS PATCH TRACE"
+
+
+def _returned(kind: str, status: int, code: str, message: str) -> str:
+    """A rule's action: this answer, without asking the gateway."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    body = json.dumps({"error": error})
+    return f"    {kind} return status {status} content-type application/json string '{body}'"
+
+
+_RULES = (
+    "    # shoal: rules\n"
+    + "".join(f"    http-request del-header {name}\n" for name in _SERVE_HEADERS)
+    + "    http-request del-header x-request-id unless"
     " { req.hdr(x-request-id) -m reg ^[A-Za-z0-9._:-]{1,128}$ }\n"
+    # Nothing here speaks another protocol; a server ignores an offer that it does not take.
+    + "    http-request del-header upgrade\n"
+    + _returned("http-request", 405, "method_not_allowed", f"The method must be one of {_METHODS}.")
+    + f" hdr allow '{_METHODS.replace(' ', ', ')}' unless {{ method {_METHODS} }}\n"
+    + _returned(
+        "http-request", 404, "not_found", "The path of the request must begin with a slash."
+    )
+    + " unless { path_beg / }\n"
+    + _returned("http-response", 400, "invalid_argument", "This is not a valid HTTP request.")
+    + " if { status 400 } { res.hdr(content-type) -m beg text/plain }\n"
+    + "    # shoal: end\n"
 )
 
 _ERROR_BODY = json.dumps(

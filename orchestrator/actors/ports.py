@@ -14,6 +14,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from shoal.ports import port_is_free
+
 # Below Linux's ephemeral range (32768 and up), so that no outgoing connection takes a
 # port between choosing and binding it.
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
@@ -120,15 +122,3 @@ class PortBlocks:
             return False
         self._guards[start] = guard
         return True
-
-
-def port_is_free(port: int) -> bool:
-    """Whether this machine's loopback port can be bound now."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As servers bind: a port whose last connections linger in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True

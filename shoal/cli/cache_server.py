@@ -15,6 +15,7 @@ from pathlib import Path
 
 from shoal.blocks import SHARED_TIER_ADMIN
 from shoal.home import Home
+from shoal.ports import port_is_free
 
 # About 180 blocks of the default model; a cache that is full evicts by LRU.
 DEFAULT_MAX_MEMORY_MB = 512
@@ -30,10 +31,10 @@ def cache_url(port: int) -> str:
 def choose_cache_port(home: Home) -> int:
     """The port of the last run while it is free, else a new one; devices remember it."""
     last = last_cache_port(home)
-    if last is not None and _is_free(last):
+    if last is not None and port_is_free(last):
         return last
     choices = (secrets.randbelow(_LAST_PORT - _FIRST_PORT) + _FIRST_PORT for _ in range(200))
-    port = next(port for port in choices if _is_free(port))
+    port = next(port for port in choices if port_is_free(port))
     _port_file(home).write_text(str(port), encoding="utf-8")
     return port
 
@@ -90,16 +91,6 @@ def cache_answers(port: int) -> bool:
 
 def _port_file(home: Home) -> Path:
     return home.redis_dir / "cache.port"
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def _write(path: Path, text: str, flag: int) -> None:

@@ -9,7 +9,6 @@ import platform
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from shoal.cli import cache_server, redis_server
 from shoal.cli.fleet_file import FleetState, read_record
 from shoal.cli.output import bytes_text
 from shoal.home import Home
+from shoal.ports import another_port, bind_failure
 
 SELF_TEST_LIMIT_S = 120
 RAY_IMPORT_LIMIT_S = 60
@@ -154,13 +154,9 @@ def check_port(home: Home, port: int) -> list[Finding]:
     record = read_record(home)
     if record and record.supervisor.find():
         return [Finding("port", Verdict.OK, f"{record.port} is this fleet's own")]
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            remedy = f"shoal up --port {port + 1}"
-            return [Finding("port", Verdict.FAIL, f"{port}: {error.strerror}", remedy)]
+    if (failure := bind_failure(port)) is not None:
+        remedy = f"shoal up --port {another_port(port)}"
+        return [Finding("port", Verdict.FAIL, f"{port}: {failure}", remedy)]
     return [Finding("port", Verdict.OK, f"{port} is free")]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from shoal.cli.progress import follow_progress
 from shoal.cli.progress_view import ProgressView
 from shoal.cli.stopping import SUPERVISOR_GRACE_S, StopReport, stop_fleet
 from shoal.home import Home, child_environment, default_home
+from shoal.ports import another_port, bind_failure
 
 DEFAULT_PORT = 8421
 DEFAULT_MODEL = "smollm2-135m-instruct"
@@ -167,18 +167,13 @@ def _stop(home: Home, view: ProgressView) -> StopReport:
 
 
 def _require_free_port(port: int) -> None:
-    with socket.socket() as probe:
-        # As servers do: an address in TIME_WAIT is free.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise CliError(
-                ExitCode.PORT_IN_USE,
-                f"Port {port} cannot be used: {error.strerror}.",
-                f"Choose another one, for example `shoal up --port {port + 1}`; "
-                f"`ss -ltnp 'sport = :{port}'` shows who holds this one.",
-            ) from None
+    if (failure := bind_failure(port)) is not None:
+        raise CliError(
+            ExitCode.PORT_IN_USE,
+            f"Port {port} cannot be used: {failure}.",
+            f"Choose another one, for example `shoal up --port {another_port(port)}`; "
+            f"`ss -ltnp 'sport = :{port}'` shows who holds this one.",
+        )
 
 
 def _start_supervisor(home: Home, options: UpOptions) -> None:

@@ -31,15 +31,25 @@ def make_application(routes: Sequence[BaseRoute]) -> Starlette:
 
 async def _http_exception(request: Request, error: Exception) -> Response:
     """Unknown paths and wrong methods, in OpenAI's error shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
-    known = {404: "not_found", 405: "method_not_allowed"}
-    body = {
-        "message": f"{request.method} {request.url.path[:200]!a}: see the API's documentation.",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": known.get(status, "http_error"),
-    }
-    return json_response({"error": body}, status)
+    status, allowed = 500, ""
+    if isinstance(error, HTTPException):
+        status, allowed = error.status_code, (error.headers or {}).get("Allow", "")
+    path = ascii(request.scope["path"][:200])
+    code, message = {
+        404: ("not_found", f"There is no path {path} here. {_remedy(request.scope['path'])}"),
+        405: ("method_not_allowed", f"{path} does not take {request.method}. Send {allowed}."),
+    }.get(status, ("http_error", f"{request.method} {path} failed."))
+    body = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    return json_response({"error": body}, status, {"allow": allowed} if allowed else None)
+
+
+def _remedy(path: str) -> str:
+    """What most often leads to a path that does not exist."""
+    if path.endswith("/") and path.strip("/"):
+        return "Leave the slash at the end out."
+    if not path.startswith(("/v1/", "/shoal/v1/")):
+        return "OpenAI's paths begin with /v1/: a client's base_url ends in /v1."
+    return "See the API's documentation."
 
 
 async def _crash(request: Request, error: Exception) -> Response:

@@ -52,7 +52,8 @@ def parse_body(body: bytes) -> dict[str, Any]:
     if not body.strip():
         raise invalid("", "The request body is empty. Send a JSON object.")
     try:
-        text = body.decode("utf-8")
+        # With or without a byte order mark, which some editors and shells put before a file.
+        text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise invalid("", f"The request body is not valid UTF-8 (at byte {error.start}).") from None
     try:

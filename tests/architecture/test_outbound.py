@@ -66,7 +66,7 @@ KNOWN_CALLS = {
     ("cloud/app.py", "grpc.aio.insecure_channel"): f"{LOCAL}: the node's own engine",
     ("cloud/engine.py", "grpc.aio.insecure_channel"): f"{LOCAL}: the replica's own engine",
     ("cloud/engine.py", "stub.Session"): f"{LOCAL}: the replica's own engine",
-    ("orchestrator/actors/ports.py", "socket.socket"): f"{LOCAL}: is a port free",
+    ("orchestrator/actors/ports.py", "socket.socket"): f"{LOCAL}: the guard of a block of ports",
     ("orchestrator/app.py", "httpx.Client"): f"{GATEWAY}: is it ready",
     ("orchestrator/dispatch/hub_link.py", "grpc.aio.secure_channel"): FLEET,
     ("orchestrator/dispatch/hub_link.py", "inference.Session"): FLEET,
@@ -81,15 +81,14 @@ KNOWN_CALLS = {
     ),
     ("shoal/cli/cache_server.py", "connection.connect"): f"{LOCAL}: does Redis answer",
     ("shoal/cli/cache_server.py", "socket.socket"): f"{LOCAL}: does Redis answer",
-    ("shoal/cli/checks.py", "socket.socket"): f"{LOCAL}: is a port free",
     ("shoal/cli/client.py", "httpx.Client"): f"{GATEWAY}: the command line's requests",
     ("shoal/cli/redis_server.py", "connection.connect"): f"{LOCAL}: does Redis answer",
     ("shoal/cli/redis_server.py", "socket.socket"): f"{LOCAL}: does Redis answer",
-    ("shoal/cli/up.py", "socket.socket"): f"{LOCAL}: is a port free",
     ("shoal/onboarding/preflight.py", "socket.create_connection"): (
         f"{GATEWAY} and hub: can this machine reach them before it joins"
     ),
     ("shoal/onboarding/preflight.py", "urllib.request.urlopen"): f"{GATEWAY}: does it answer",
+    ("shoal/ports.py", "socket.socket"): f"{LOCAL}: is a port free",
 }
 # (file, library) -> reason, where no call above says it.
 KNOWN_IMPORTS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from orchestrator.actors.ports import port_is_free
+from shoal.ports import port_is_free
 
 # Above Linux's ephemeral range: no outgoing connection takes one before it is bound, as
 # happens to what `bind(0)` gives. Other tests that run at the same time choose others,

@@ -293,6 +293,20 @@ async def test_unknown_paths_and_methods_have_openais_error_shape(http: httpx.As
     assert (slashed.status_code, slashed.json()["error"]["code"]) == (404, "not_found")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "not_found")
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "method_not_allowed")
+    assert wrong.headers["allow"] == "POST"
+    assert "POST" in wrong.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "remedy"),
+    [("/chat/completions", "base_url ends in /v1"), ("/v1/chat/completions/", "slash at the end")],
+)
+async def test_path_that_is_almost_right_gets_the_remedy(
+    http: httpx.AsyncClient, path: str, remedy: str
+) -> None:
+    answer = await http.post(path, json=BODY)
+    assert answer.status_code == 404
+    assert remedy in answer.json()["error"]["message"]
 
 
 async def test_metrics_need_an_admin_key_and_tell_of_requests_and_devices(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.actors.ports import FleetPorts, PortBlocks, port_is_free
+from orchestrator.actors.ports import FleetPorts, PortBlocks
+from shoal.ports import port_is_free
 
 
 def choose(saved: Path, num_hubs: int = 1) -> FleetPorts:

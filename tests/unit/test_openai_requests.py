@@ -156,6 +156,10 @@ def test_broken_body_is_refused(body: bytes) -> None:
     assert caught.value.http_status == 400
 
 
+def test_body_may_begin_with_a_byte_order_mark() -> None:
+    assert parse_body(b'\xef\xbb\xbf{"model": "m"}') == {"model": "m"}
+
+
 def test_body_over_the_limit_is_413() -> None:
     with pytest.raises(ShoalError) as caught:
         parse_body(b" " * (MAX_BODY_BYTES + 1))
