@@ -46,7 +46,8 @@ class Outcome:
     ahead_tokens: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+# Not frozen: one is made for each decision, and a frozen one takes three times as long.
+@dataclass(slots=True)
 class Expected:
     """What a request is expected to need, on whatever device.
 
@@ -159,8 +160,14 @@ class Estimator:
         learned = self._learned.get((device.device_id, name))
         if learned is None:
             # Most of a very large fleet was never sent anything: nothing is kept of it.
-            tpot_ms = speed.tpot_ms(model, device.device_class, batch) * sharing
-            prefill_ms = sharing * 1000.0 / speed.prefill_tokens_per_s(model, device.device_class)
+            device_class = device.device_class
+            all_per_s = speed.decode_tokens_per_s(model, device_class, batch)
+            tpot_ms = sharing * 1000.0 * batch / all_per_s
+            prefill_ms = (
+                sharing
+                * 1000.0
+                / (model.prefill_tokens_per_s or speed.prefill_tokens_per_s(model, device_class))
+            )
         else:
             if learned.model is not model:
                 learned = self.track(device, model)

@@ -134,7 +134,8 @@ def sentence(
         f" TPOT {best.tpot_ms:.1f} ms"
     )
     if best.cached_tokens:
-        text += f" with {best.cached_tokens} prompt tokens cached there"
+        where = "in the shared tier" if best.fetches else "there"
+        text += f" with {best.cached_tokens} prompt tokens cached {where}"
     if not best.meets_slo:
         text += "; no device is predicted to meet the stated SLO, best effort"
     return text

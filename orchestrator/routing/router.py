@@ -18,7 +18,7 @@ from orchestrator.fleet.view import (
 from orchestrator.request import Objective, RouteRequest, SloMiss
 from orchestrator.routing import drawing
 from orchestrator.routing.backlog import Backlog, backlog_of
-from orchestrator.routing.considering import Considered, consider
+from orchestrator.routing.considering import Considered, consider, shared_bytes
 from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
 from orchestrator.routing.estimator import Estimator, Outcome
 from orchestrator.routing.explanation import (
@@ -81,7 +81,8 @@ class Router:
             exclude,
             expected := self._estimator.expect(request, now_ms),
             Scale(request, expected.completion_tokens),
-            self._prefixes.cached_bytes(request.model, hints, now_ms) if hints else {},
+            cached := self._prefixes.cached_bytes(request.model, hints, now_ms) if hints else {},
+            shared_bytes(request, cached, view.devices) if cached else {},
         )
         decision = self._decide(considered, view, now_ms)
         if decision.ranked:

@@ -42,6 +42,8 @@ class Contender:
     score: float
     slo: int
     rank: tuple[float, ...] = ()
+    # Whether it fetches what is cached from the shared tier.
+    fetches: bool = False
 
     @property
     def meets_slo(self) -> bool:

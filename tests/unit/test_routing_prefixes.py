@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.fleet.view import DeviceId
-from orchestrator.request import Slo
+from orchestrator.request import Privacy, Slo
 from orchestrator.routing.decision import RejectionKind
 from orchestrator.routing.drawing import FULL_SCAN_DEVICES
 from orchestrator.routing.estimator import Outcome
@@ -18,7 +18,7 @@ from orchestrator.routing.prefixes import (
     hints_of,
 )
 from orchestrator.routing.router import Router
-from tests.unit.test_routing_router import MODEL, chosen, device, fleet, kinds, request
+from tests.unit.test_routing_router import MODEL, chosen, device, fleet, kinds, request, served
 
 PROMPT = random.Random(3).randbytes(8_000)
 HINTS = hints_of(PROMPT)
@@ -91,6 +91,44 @@ def test_hit_can_be_what_meets_the_slo():
     decision = ask(router, two(), slo=Slo(ttft_ms=1_000.0))
     assert chosen(decision) == holder
     assert set(kinds(decision).values()) == {RejectionKind.SLO_TTFT}
+
+
+def sharing(bytes_per_s=100e6, **holder):
+    """Two devices of one block space; `a`, asked for by name first, is as `holder` says later."""
+    model = served(kv_bytes_per_token=1_000, block_space="s", shared_bytes_per_s=bytes_per_s)
+    views = fleet(device("a", model=model), device("b", model=model))
+    router = Router()
+    assert chosen(ask(router, views, device="a")) == "a"
+    return router, fleet(device("a", model=model, **holder), device("b", model=model))
+
+
+def test_what_one_device_of_a_block_space_was_given_others_are_predicted_to_fetch():
+    router, views = sharing(in_flight={MODEL: 12})
+    decision = ask(router, views)
+    assert chosen(decision) == "b"
+    assert decision.chosen.prediction.cached_tokens > 1_000
+    assert "prompt tokens cached in the shared tier" in decision.reason
+    # 1,920 tokens of 1,000 bytes at 100 MB/s, instead of 1,920 ms of prefill.
+    alone = ask(Router(), views).chosen.prediction.ttft_ms
+    tokens = decision.chosen.prediction.cached_tokens
+    assert alone - decision.chosen.prediction.ttft_ms == pytest.approx(tokens - tokens / 100)
+
+
+def test_who_holds_a_prefix_goes_before_who_would_fetch_it():
+    router, views = sharing(bytes_per_s=5e6)
+    for number in range(10):
+        assert chosen(ask(router, views, request_id=f"r{number}")) == "a"
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_s", "privacy"),
+    [(100e6, Privacy.LOCAL_ONLY), (0.0, Privacy.ANY), (1e5, Privacy.ANY)],
+)
+def test_nothing_is_foreseen_of_a_tier_that_is_forbidden_unmeasured_or_slow(bytes_per_s, privacy):
+    router, views = sharing(bytes_per_s=bytes_per_s, in_flight={MODEL: 12})
+    decision = ask(router, views, privacy=privacy)
+    assert chosen(decision) == "b"
+    assert decision.chosen.prediction.cached_tokens == 0
 
 
 def test_forgotten_device_holds_nothing():
