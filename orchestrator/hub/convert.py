@@ -73,12 +73,16 @@ def route_request(request: inference_pb2.GenerateRequest) -> RouteRequest:
 def _prompt(request: inference_pb2.GenerateRequest) -> bytes:
     """The prompt as bytes: prompts that begin alike have bytes that begin alike.
 
-    A chat's framing counts as the template's text would. Token ids have no text;
-    four bytes for each is usual for English.
+    A chat's framing counts as the template's text would, and tells no lengths: these differ
+    between messages that begin alike. Token ids have no text; four bytes for each is usual
+    for English.
     """
     match request.WhichOneof("prompt"):
         case "chat":
-            return bytes(request.chat.SerializeToString(deterministic=True))
+            parts = [request.chat.tools_json]
+            for message in request.chat.messages:
+                parts += (message.role, message.name, message.content)
+            return "\0".join(parts).encode()
         case "text":
             return request.text.encode()
         case "tokens":

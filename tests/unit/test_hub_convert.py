@@ -140,6 +140,15 @@ def test_prompts_that_begin_alike_share_their_first_prefix_hints(kind: str) -> N
     assert hints("a", b"other tenant")[0] != first[0]
 
 
+def test_messages_of_other_lengths_that_begin_alike_share_their_first_prefix_hints() -> None:
+    def hints(ending: str) -> tuple[int, ...]:
+        request = inference_pb2.GenerateRequest(**ROUTED)
+        request.chat.messages.add(role="user", content="long " * 190 + ending)
+        return convert.route_request(request).prefix_hints
+
+    assert hints("and a question") == hints("and another question")
+
+
 def active_request(route: RouteRequest) -> ActiveRequest:
     """A request in the middle of its life; its session is not looked at."""
     return ActiveRequest(route, cast(GatewaySession, None), None, 0.0, device_id=DeviceId("d"))
