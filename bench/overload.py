@@ -45,6 +45,8 @@ class Tally:
     """What became of the offered requests; times in ms from sending."""
 
     ttfts_ms: list[float] = field(default_factory=list)
+    # When each of these was sent, in s of perf_counter.
+    sent_s: list[float] = field(default_factory=list)
     refusals_ms: list[float] = field(default_factory=list)
     no_retry_after: int = 0
     served: Counter[str] = field(default_factory=Counter)
@@ -126,6 +128,7 @@ async def offer(
             done = done or line.startswith(b"data: [DONE]")
         if done:
             tally.ttfts_ms.append(first_ms)
+            tally.sent_s.append(started)
             tally.served[key[0]] += 1
         tally.codes["200" if done else "broken off"] += 1
 
@@ -207,9 +210,22 @@ def figures(
         "accepted_ttft_p50_ms": _percentile(tally.ttfts_ms, 50),
         "accepted_ttft_p99_ms": _percentile(tally.ttfts_ms, 99),
         "accepted_that_met_objective": round(met / max(1, len(tally.ttfts_ms)), 4),
+        # Of those sent in each quarter of the time: whether it learns.
+        "met_by_quarter": _met_by_quarter(tally, ttft_ms),
         "goodput_of_capacity": round(met / wall_s / capacity_per_s, 3),
         "served_by_tenant": dict(tally.served),
     }
+
+
+def _met_by_quarter(tally: Tally, ttft_ms: float) -> list[str]:
+    if not tally.sent_s:
+        return []
+    first, last = min(tally.sent_s), max(tally.sent_s)
+    quarters: list[list[bool]] = [[], [], [], []]
+    for sent_s, each_ms in zip(tally.sent_s, tally.ttfts_ms, strict=True):
+        quarter = min(3, int(4 * (sent_s - first) / max(last - first, 1e-9)))
+        quarters[quarter].append(each_ms <= ttft_ms)
+    return [f"{sum(quarter)} of {len(quarter)}" for quarter in quarters]
 
 
 def _percentile(values: list[float], percent: int) -> float | None:
