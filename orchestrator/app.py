@@ -22,6 +22,7 @@ import psutil
 import structlog
 
 from orchestrator import setup
+from orchestrator.actors.background import end_unused_processes
 from orchestrator.actors.config import set_ray_environment
 from orchestrator.actors.haproxy import write_haproxy_wrapper
 from orchestrator.actors.ports import PortBlocks
@@ -205,6 +206,7 @@ class Orchestrator:
             _node_ip_address="127.0.0.1",
             _temp_dir=str(self._sockets_dir / "ray"),
         )
+        end_unused_processes()
         children = psutil.Process().children()
         self._ray_processes = [p for p in children if p.name() in ("raylet", "gcs_server")]
 

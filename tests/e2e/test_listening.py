@@ -42,6 +42,13 @@ def test_every_listening_socket_is_on_loopback(fleet: Fleet) -> None:
     assert not {each for each in listening if not is_loopback(each[1])}
 
 
+def test_what_ray_starts_and_nobody_uses_has_ended(fleet: Fleet) -> None:
+    commands = [" ".join(each.cmdline()) for each in processes_of(Home(fleet.home))]
+    assert any("dashboard/agent.py" in each or "DashboardAgent" in each for each in commands)
+    unused = ("log_monitor.py", "autoscaler/_private/monitor.py", "dashboard/dashboard.py")
+    assert not [each for each in commands if any(part in each for part in unused)]
+
+
 def test_ray_lets_nobody_in_without_the_token_of_the_fleet(fleet: Fleet) -> None:
     (raylet,) = (each for each in processes_of(Home(fleet.home)) if each.name() == "raylet")
     (address,) = (a.split("=")[1] for a in raylet.cmdline() if a.startswith("--gcs-address="))
