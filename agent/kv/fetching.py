@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from agent.kv.codec import Block
 from agent.kv.ledger import SeqKey
-from agent.kv.policy import FetchDecision, fetch_deadline_ms
+from agent.kv.policy import FetchDecision, fetch_deadline_ms, recompute_time_ms
 from agent.kv.tail_files import Search
 from shoal.blocks import BLOCK_TOKENS, BlockHash
 
@@ -172,6 +172,16 @@ class Fetching:
         self.pending = set()
         self.counting = False
         self.round += 1
+
+    def disk_moved(self, now_ms: float) -> None:
+        """A read for another sequence ended: who waits in the disk's queue is not stalled.
+
+        Waiting is worth while as long as computing what is awaited would take.
+        """
+        num_awaited = max(1, len(self.pending))
+        worth_ms = recompute_time_ms(num_awaited, self.request.prefill_tokens_per_s)
+        until_ms = min(now_ms, self.started_ms + worth_ms)
+        self.stall_from_ms = max(self.stall_from_ms, until_ms)
 
     @property
     def busy(self) -> bool:

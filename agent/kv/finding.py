@@ -145,8 +145,15 @@ class PrefixFinder:
         self._reader.read_tail(entry, wanted)
         return True
 
+    def _disk_moved(self, by: SeqKey) -> None:
+        """Sequences that wait for their turn at the disk have not waited in vain."""
+        for seq, entry in self.entries.items():
+            if seq != by and entry.busy and entry.tier is Tier.DISK:
+                entry.disk_moved(self.now_ms())
+
     def _tail_arrived(self, result: TailArrived) -> None:
         entry = self.entries.get(result.seq)
+        self._disk_moved(result.seq)
         if self.tails is not None:
             self.tails.searched(result.search)
         if entry is None or entry.round != result.round:
@@ -188,6 +195,8 @@ class PrefixFinder:
 
     def _arrived(self, result: Arrived) -> None:
         entry = self.entries.get(result.seq)
+        if result.tier is Tier.DISK:
+            self._disk_moved(result.seq)
         if result.data is not None:
             from_shared = entry is not None and result.tier is Tier.REDIS
             salt = entry.request.tenant_salt if entry is not None and from_shared else None

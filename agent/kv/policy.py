@@ -9,7 +9,7 @@ from shoal.blocks import BLOCK_TOKENS
 
 # A fetch must win by this factor: bandwidth estimates swing, recomputing does not.
 FETCH_MARGIN = 1.25
-# What any failure of the shared tier may cost a request beyond its cold time.
+# What a shared tier that fails, or a disk that hangs, may cost a request beyond its cold time.
 STALL_LIMIT_MS = 400.0
 
 

@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,6 +56,7 @@ class Rig:
     shared: SharedTier | None = None
     prefill_tokens_per_s: float = 700.0
     secret: bytes = SECRET
+    clock: Callable[[], float] = time.monotonic
     awake: threading.Event = field(default_factory=threading.Event)
     keys: Iterable[int] = field(default_factory=itertools.count)
 
@@ -64,6 +65,7 @@ class Rig:
             host_bytes=self.host_blocks * BLOCK_BYTES,
             disk_bytes=self.disk_blocks * SEALED_BYTES,
             wake=self.awake.set,
+            clock=self.clock,
         )
         disk = DiskTier(self.directory) if self.directory is not None else None
         self.cache = BlockCache(config, sealer(self.secret), disk, self.shared)
