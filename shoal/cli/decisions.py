@@ -14,6 +14,8 @@ from shoal.cli.output import JsonFlag, answer, ms_text, print_json
 
 # As many as the gateway lists at once.
 MAX_LIMIT = 1_000
+# Columns of a terminal from which on one line holds a request.
+_TABLE_WIDTH = 130
 
 
 @reported
@@ -31,7 +33,8 @@ def decisions(
     if not listing["decisions"]:
         answer.print("No decisions are recorded" + (f" of {escape(device)}." if device else "."))
         return
-    answer.print(_table(listing["decisions"]))
+    records = listing["decisions"]
+    answer.print(_table(records) if answer.width >= _TABLE_WIDTH else _two_lines_each(records))
 
 
 def _table(records: list[dict[str, Any]]) -> Table:
@@ -41,21 +44,33 @@ def _table(records: list[dict[str, Any]]) -> Table:
     for heading in ("model", "device", "outcome", "TTFT (predicted)", "TPOT (predicted)"):
         table.add_column(heading)
     for record in records:
-        predicted, actual = predicted_of(record), record["actual"] or {}
-        decided = datetime.fromtimestamp(record["decided_unix_ms"] / 1000)
-        colour = "green" if record["outcome"] == "finished" else "yellow"
-        table.add_row(
-            f"{decided:%H:%M:%S}",
-            escape(record["request_id"]),
-            escape(record["model"]),
-            escape(placed_on(record)),
-            f"[{colour}]{escape(record['outcome'])}[/{colour}]",
-            *(
-                f"{ms_text(actual.get(key))} ({ms_text(predicted.get(key))})"
-                for key in ("ttft_ms", "tpot_ms")
-            ),
-        )
+        table.add_row(*_cells(record))
     return table
+
+
+def _two_lines_each(records: list[dict[str, Any]]) -> str:
+    """For narrow terminals: what is to be copied on a line, what is to be read below it."""
+    return "\n".join(
+        f"{time}  {request}\n    {model} on {device}: {outcome}; TTFT {ttft}, TPOT {tpot}"
+        for time, request, model, device, outcome, ttft, tpot in map(_cells, records)
+    )
+
+
+def _cells(record: dict[str, Any]) -> tuple[str, ...]:
+    predicted, actual = predicted_of(record), record["actual"] or {}
+    decided = datetime.fromtimestamp(record["decided_unix_ms"] / 1000)
+    colour = "green" if record["outcome"] == "finished" else "yellow"
+    return (
+        f"{decided:%H:%M:%S}",
+        escape(record["request_id"]),
+        escape(record["model"]),
+        escape(placed_on(record)),
+        f"[{colour}]{escape(record['outcome'])}[/{colour}]",
+        *(
+            f"{ms_text(actual.get(key))} ({ms_text(predicted.get(key))})"
+            for key in ("ttft_ms", "tpot_ms")
+        ),
+    )
 
 
 def placed_on(record: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ Progress and errors go to stderr, so that stdout is always only the answer.
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +15,16 @@ from rich.markup import escape
 
 from shoal.cli.exit_codes import CliError
 
-answer = Console(highlight=False)
+# What reads from a pipe wants whole lines, not a terminal's 80 columns.
+_PIPED_WIDTH = 1_000
+
+
+def answer_console() -> Console:
+    """Where answers go: as wide as the terminal; whole lines in a pipe."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+answer = answer_console()
 notes = Console(stderr=True, highlight=False)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]

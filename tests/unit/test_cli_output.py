@@ -5,8 +5,9 @@ import typer
 from typer.testing import CliRunner
 
 from shoal.cli.commands import reported
+from shoal.cli.decisions import _two_lines_each
 from shoal.cli.exit_codes import CliError, ExitCode
-from shoal.cli.output import bytes_text, ms_text
+from shoal.cli.output import answer_console, bytes_text, ms_text
 
 
 def failing_app() -> typer.Typer:
@@ -51,3 +52,21 @@ def test_sizes_read_naturally(num_bytes: int, text: str) -> None:
 @pytest.mark.parametrize(("ms", "text"), [(None, "-"), (12.34, "12.3 ms"), (4560.0, "4.56 s")])
 def test_durations_read_naturally(ms: float | None, text: str) -> None:
     assert ms_text(ms) == text
+
+
+def test_what_is_piped_is_not_cut_at_a_terminals_width(capsys) -> None:
+    line = "a word " * 60
+    answer_console().print(line)
+    assert capsys.readouterr().out.splitlines() == [line]
+
+
+def test_a_decision_in_a_narrow_terminal_keeps_its_request_id_on_one_line() -> None:
+    record = {
+        "decided_unix_ms": 0, "request_id": "chatcmpl-" + 32 * "a", "model": "smol",
+        "outcome": "finished", "attempts": [{"device_name": "local-1"}], "tier": "edge",
+        "candidates": [], "actual": {"ttft_ms": 151.0, "tpot_ms": 8.0},
+    }  # fmt: skip
+    first, second = _two_lines_each([record]).splitlines()
+    assert first.endswith(record["request_id"])
+    assert "smol on local-1" in second
+    assert "TTFT 151.0 ms (-), TPOT 8.0 ms (-)" in second
