@@ -56,7 +56,10 @@ def bytes_text(num_bytes: float) -> str:
 
 def joules_text(joules: float | None, *, estimated: bool) -> str:
     """Energy as people read it: `1.23 J`, `~1.23 J` for an estimate, or `-` when unknown."""
-    return "-" if joules is None else f"{'~' if estimated else ''}{joules:.3g} J"
+    if joules is None:
+        return "-"
+    figure = f"{joules:.3g}" if joules < 1000 else f"{joules:.0f}"
+    return f"{'~' if estimated else ''}{figure} J"
 
 
 def ms_text(ms: float | None) -> str:

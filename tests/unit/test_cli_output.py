@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from shoal.cli.commands import reported
 from shoal.cli.decisions import _two_lines_each
 from shoal.cli.exit_codes import CliError, ExitCode
-from shoal.cli.output import answer_console, bytes_text, ms_text
+from shoal.cli.output import answer_console, bytes_text, joules_text, ms_text
 
 
 def failing_app() -> typer.Typer:
@@ -70,3 +70,11 @@ def test_a_decision_in_a_narrow_terminal_keeps_its_request_id_on_one_line() -> N
     assert first.endswith(record["request_id"])
     assert "smol on local-1" in second
     assert "TTFT 151.0 ms (-), TPOT 8.0 ms (-)" in second
+
+
+@pytest.mark.parametrize(
+    ("joules", "text"),
+    [(None, "-"), (0.1234, "~0.123 J"), (12.3456, "~12.3 J"), (1674.2, "~1674 J")],
+)
+def test_joules_are_written_without_an_exponent(joules: float | None, text: str) -> None:
+    assert joules_text(joules, estimated=True) == text
