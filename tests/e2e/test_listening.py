@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import TypeVar
 
 import psutil
 
@@ -13,6 +16,8 @@ from shoal.cli.fleet_file import read_record
 from shoal.cli.processes import marked_processes
 from shoal.home import Home
 from tests.harness.fleet import Fleet
+
+Seen = TypeVar("Seen")
 
 
 def is_loopback(host: str) -> bool:
@@ -29,11 +34,22 @@ def processes_of(home: Home) -> set[psutil.Process]:
     return {supervisor, *supervisor.children(recursive=True), *marked_processes(home)}
 
 
+def of_each(fleet: Fleet, look: Callable[[psutil.Process], Seen]) -> list[Seen]:
+    """What `look` sees of each process; one that ends meanwhile has nothing any more."""
+    seen = []
+    for process in processes_of(Home(fleet.home)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            seen.append(look(process))
+    return seen
+
+
 def test_every_listening_socket_is_on_loopback(fleet: Fleet) -> None:
     listening = {
-        (process.name(), connection.laddr.ip, connection.laddr.port)
-        for process in processes_of(Home(fleet.home))
-        for connection in process.net_connections("tcp")
+        (name, connection.laddr.ip, connection.laddr.port)
+        for name, connections in of_each(
+            fleet, lambda process: (process.name(), process.net_connections("tcp"))
+        )
+        for connection in connections
         if connection.status == psutil.CONN_LISTEN
     }
     names = {name for name, _, _ in listening}
@@ -43,15 +59,16 @@ def test_every_listening_socket_is_on_loopback(fleet: Fleet) -> None:
 
 
 def test_what_ray_starts_and_nobody_uses_has_ended(fleet: Fleet) -> None:
-    commands = [" ".join(each.cmdline()) for each in processes_of(Home(fleet.home))]
+    commands = of_each(fleet, lambda process: " ".join(process.cmdline()))
     assert any("dashboard/agent.py" in each or "DashboardAgent" in each for each in commands)
     unused = ("log_monitor.py", "autoscaler/_private/monitor.py", "dashboard/dashboard.py")
     assert not [each for each in commands if any(part in each for part in unused)]
 
 
 def test_ray_lets_nobody_in_without_the_token_of_the_fleet(fleet: Fleet) -> None:
-    (raylet,) = (each for each in processes_of(Home(fleet.home)) if each.name() == "raylet")
-    (address,) = (a.split("=")[1] for a in raylet.cmdline() if a.startswith("--gcs-address="))
+    found = of_each(fleet, lambda process: (process.name(), process.cmdline()))
+    (raylet,) = (command for name, command in found if name == "raylet")
+    (address,) = (a.split("=")[1] for a in raylet if a.startswith("--gcs-address="))
     code = "import ray, sys; print(len(ray._raylet.GcsClient(sys.argv[1]).get_all_node_info()))"
 
     def ask(**token: str) -> subprocess.CompletedProcess[str]:
