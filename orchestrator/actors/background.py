@@ -6,7 +6,7 @@ from typing import Any
 
 
 def end_unused_processes() -> None:
-    """End them, once Ray runs: a tenth of an idle cluster's CPU time, some 280 MB.
+    """End them, once Ray runs: models need the cores and the memory.
 
     The log monitor (this driver asks for no logs), the autoscaler's monitor (there is no
     autoscaler) and what is left of the dashboard. Ray has no setting for any of them.

@@ -46,7 +46,7 @@ class Outcome:
     ahead_tokens: int = 0
 
 
-# Not frozen: one is made for each decision, and a frozen one takes three times as long.
+# Not frozen: one is made for each decision, and a frozen one costs more to make.
 @dataclass(slots=True)
 class Expected:
     """What a request is expected to need, on whatever device.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import psutil
 
-from shoal.home import Home
-from tests.e2e.test_listening import is_loopback, processes_of
+from tests.e2e.test_listening import is_loopback, of_each
 from tests.harness.fleet import Fleet, wait_for
 
 BODY = {
@@ -17,15 +16,8 @@ BODY = {
 
 def replicas(fleet: Fleet) -> list[psutil.Process]:
     """Processes of the hosted model: Serve's replica and the engine."""
-    found = []
-    for process in processes_of(Home(fleet.home)):
-        try:
-            line = " ".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if "whale" in line:
-            found.append(process)
-    return found
+    seen = of_each(fleet, lambda process: (process, " ".join(process.cmdline())))
+    return [process for process, line in seen if "whale" in line]
 
 
 def test_hosted_model_answers_from_zero_replicas_and_goes_back_to_zero(fleet: Fleet) -> None:
