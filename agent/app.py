@@ -44,6 +44,7 @@ from agent.upgrade.upgrades import Upgrades
 from shoal.home import Home
 from shoal.logs import set_up_logs
 from shoal.model_names import catalogue_name
+from shoal.tasks import cancelled
 
 log = structlog.get_logger()
 
@@ -149,9 +150,9 @@ async def _run(
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+    await cancelled([task])
+    if not task.cancelled():
+        task.result()
 
 
 async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stages) -> Identity:

@@ -18,6 +18,7 @@ from shoal.hosted import HostedModel
 from shoal.http.generation import Mailbox, failed_update
 from shoal.kv_budget import MIB
 from shoal.openai.tier_use import TierUse
+from shoal.tasks import cancelled
 from shoal.v1 import engine_pb2, engine_pb2_grpc, inference_pb2_grpc
 from shoal.v1 import inference_pb2 as pb
 from shoal.wire import CHANNEL_OPTIONS
@@ -136,14 +137,13 @@ class HostedEngine:
 
     async def stop(self) -> None:
         """End the process and everything that ran."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(self._tasks)
         await self._channel.close()
         if self._child is not None and self._child.returncode is None:
             self._child.terminate()
             try:
-                await asyncio.wait_for(self._child.wait(), _STOP_LIMIT_S)
+                async with asyncio.timeout(_STOP_LIMIT_S):
+                    await self._child.wait()
             except TimeoutError:
                 self._child.kill()
                 await self._child.wait()

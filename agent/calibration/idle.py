@@ -18,6 +18,7 @@ import structlog
 from agent.calibration.choosing import Outcome
 from agent.calibration.measuring import LIMIT_S, calibrate
 from agent.calibration.store import CalibrationStore
+from shoal.tasks import cancelled
 
 log = structlog.get_logger()
 
@@ -86,8 +87,7 @@ async def _measure(
             if not work.done() and not is_idle():
                 return False
     finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
+        await cancelled([work])
     try:
         choice = work.result()
         if choice is not None:

@@ -34,6 +34,7 @@ from agent.companion.upstream import Upstream
 from agent.lifeline import die_with_parent
 from shoal.errors import ShoalError
 from shoal.logs import set_up_logs
+from shoal.tasks import cancelled
 from shoal.v1 import engine_pb2_grpc, inference_pb2_grpc
 from shoal.wire import SERVER_OPTIONS
 
@@ -97,9 +98,7 @@ async def serve(options: Options, stop: asyncio.Event) -> None:
             if serving.done():
                 serving.result()
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
 
 
 async def _serve(

@@ -166,7 +166,8 @@ async def serve(config: EngineConfig, parent: int) -> None:
         log.info("engine_ready", model=config.model_name, socket=str(config.socket_path))
     while not stop.is_set() and os.getppid() == parent:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), _PARENT_CHECK_S)
+            async with asyncio.timeout(_PARENT_CHECK_S):
+                await stop.wait()
     await server.stop(0.2)
     await links.close()
     await assembly.close_template()

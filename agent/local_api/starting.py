@@ -17,6 +17,7 @@ from agent.rpc.stages import Stages
 from agent.session.config import AgentConfig
 from agent.session.errors import AgentError, ExitCode
 from agent.session.local_address import LocalAddress
+from shoal.tasks import cancelled
 
 log = structlog.get_logger()
 
@@ -40,8 +41,7 @@ async def local_api(device: Device, config: AgentConfig, stages: Stages) -> Asyn
         yield
     finally:
         await server.stop()
-        reporting.cancel()
-        await asyncio.gather(reporting, return_exceptions=True)
+        await cancelled([reporting])
         reports.save()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 
 from agent.hardware.account import EnergyAccount, Work
 from shoal.v1 import inference_pb2 as pb
+
+# Power sensors are integrated: a shorter pause would cost a small board more than it tells.
+_SAMPLE_EVERY_S = 0.5
 
 
 class Charging:
@@ -39,7 +43,9 @@ class Charging:
         if compute_s is not None:
             self._account.note_engine(load.model, compute_s, self._monotonic())
 
-    def sample(self) -> None:
-        """Read the meters while requests run; costs nothing when none do."""
-        if self._account.num_open:
-            self._account.sample(self._monotonic())
+    async def sample_forever(self) -> None:
+        """Read the meters while requests run, until cancelled; costs nothing when none do."""
+        while True:
+            await asyncio.sleep(_SAMPLE_EVERY_S)
+            if self._account.num_open:
+                self._account.sample(self._monotonic())

@@ -38,9 +38,6 @@ from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION
 
 log = structlog.get_logger()
 
-# Power sensors are integrated: a shorter pause would cost a small board more than it tells.
-_SAMPLE_EVERY_S = 0.5
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceParts:
@@ -100,7 +97,7 @@ class Device:
         hubs = lambda: self._membership.identity.hub_addresses  # noqa: E731
         self._tasks.spawn(watch_path(self._connection, hubs, lambda: self._feed(conn.Reachable())))
         if self._parts.meters.need_sampling:
-            self._tasks.spawn(self._sample_power())
+            self._tasks.spawn(self._charging.sample_forever())
         try:
             return await self._over
         finally:
@@ -269,17 +266,13 @@ class Device:
             device_unix_ms=time.time_ns() // 10**6,
         )
 
-    async def _sample_power(self) -> None:
-        while True:
-            await asyncio.sleep(_SAMPLE_EVERY_S)
-            self._charging.sample()
-
     # Leaving and staying.
 
     async def _leave_when_idle(self, reason: str, grace_s: float | None) -> None:
         self._note_idle()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._idle.wait(), grace_s)
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
         self._feed(conn.Leave(reason))
 
     def _note_idle(self) -> None:

@@ -17,6 +17,7 @@ from agent.rpc.engine_client import EngineClient
 from agent.rpc.engine_process import EngineProcess, EngineSpec
 from agent.rpc.tls import describe
 from agent.session import supervision as sup
+from shoal.tasks import cancelled
 from shoal.v1 import engine_pb2
 from shoal.v1 import inference_pb2 as pb
 
@@ -110,9 +111,7 @@ class EngineHost:
         await self._ended.wait()
         if self._timer is not None:
             self._timer.cancel()
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(self._tasks)
 
     def _feed(self, event: sup.Event) -> None:
         now = asyncio.get_running_loop().time()
@@ -183,8 +182,7 @@ class EngineHost:
         try:
             reason = await process.wait()
         finally:
-            serving.cancel()
-            await asyncio.gather(serving, return_exceptions=True)
+            await cancelled([serving])
             await self._client.close()
             self._process = self._client = None
         self._feed(sup.Exited(reason, hopeless=process.says_hopeless))

@@ -17,6 +17,7 @@ from agent.rpc.hub_files import HubFiles
 from shoal.gguf import GgufError
 from shoal.gguf_facts import scan
 from shoal.model_fetch import DiskFullError, DownloadError, download, file_sha256
+from shoal.tasks import cancelled
 from shoal.v1 import device_pb2, engine_pb2
 from shoal.v1 import inference_pb2 as pb
 
@@ -141,9 +142,7 @@ class Engines:
 
     async def stop(self) -> None:
         """End all engines and wait for them."""
-        for task in tuple(self._fetching.values()):
-            task.cancel()
-        await asyncio.gather(*self._fetching.values(), return_exceptions=True)
+        await cancelled(self._fetching.values())
         await asyncio.gather(*(host.stop() for host in self._hosts.values()), *self._closing)
 
     async def _fetch_and_start(self, order: device_pb2.LoadModel) -> None:

@@ -63,7 +63,8 @@ async def _fetch_from(
     async with link_channel(address, identity) as channel:
         call = rpc.ModelFilesStub(channel).Fetch(request)  # type: ignore[no-untyped-call]
         while True:
-            chunk = await asyncio.wait_for(call.read(), _CHUNK_WITHIN_S)
+            async with asyncio.timeout(_CHUNK_WITHIN_S):
+                chunk = await call.read()
             if chunk is grpc.aio.EOF:
                 break
             done += len(chunk.data)

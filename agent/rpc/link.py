@@ -12,6 +12,7 @@ import structlog
 
 from agent.rpc.identity import Identity
 from agent.rpc.tls import describe, link_channel
+from shoal.tasks import cancelled
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import device_pb2_grpc as rpc
 
@@ -63,8 +64,7 @@ class LinkStream:
         if flush and not self._outbox.full():
             self._outbox.put_nowait(None)
             await asyncio.wait([self._task], timeout=_FLUSH_WITHIN_S)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await cancelled([self._task])
 
     def _end(self, why: str) -> None:
         if not self._closed:

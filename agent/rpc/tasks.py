@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 
+from shoal.tasks import cancelled
+
 
 class Tasks:
     """Starts tasks and ends those that still run; `on_failure` hears of each that failed."""
@@ -22,9 +24,7 @@ class Tasks:
 
     async def end(self) -> None:
         """Cancel all that run and wait for them."""
-        for task in tuple(self._running):
-            task.cancel()
-        await asyncio.gather(*self._running, return_exceptions=True)
+        await cancelled(self._running)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)

@@ -11,6 +11,7 @@ import structlog
 from agent.rpc.device import Device
 from agent.upgrade.folder import UpgradeFolder
 from agent.upgrade.installing import Order, UpgradeError, fetch, install
+from shoal.tasks import cancelled
 from shoal.v1 import device_pb2 as pb
 
 log = structlog.get_logger()
@@ -63,8 +64,7 @@ class Upgrades:
     async def stop(self) -> None:
         """End what is being installed."""
         if self._running is not None:
-            self._running.cancel()
-            await asyncio.gather(self._running, return_exceptions=True)
+            await cancelled([self._running])
 
     def _begin(self, order: pb.Upgrade) -> None:
         if self._prefix is None:

@@ -13,6 +13,7 @@ from orchestrator.fleet.hubs_redis import HubDirectory, HubEntry
 from orchestrator.fleet.registry import Registry
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.fleet.view import DeviceId
+from shoal.tasks import cancelled
 
 _log = structlog.get_logger(__name__)
 
@@ -42,8 +43,7 @@ class HubFinder:
     async def stop(self) -> None:
         """End; the links stay as they are."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancelled([self._task])
 
     def hubs_to_dial(self) -> list[HubEntry]:
         """Where a device may go: all that live, those that answer this gateway first."""

@@ -13,6 +13,7 @@ import structlog
 
 from shoal.errors import Reason, ShoalError
 from shoal.http.generation import Mailbox, failed_update
+from shoal.tasks import cancelled
 from shoal.v1 import fleet_pb2, fleet_pb2_grpc, inference_pb2_grpc
 from shoal.v1 import inference_pb2 as pb
 from shoal.wire import CHANNEL_OPTIONS, HUB_TLS_NAME
@@ -96,8 +97,7 @@ class HubLink:
     async def stop(self) -> None:
         """Close the session, which cancels every request on it."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancelled([self._task])
         if self._channel is not None:
             await self._channel.close()
 
@@ -144,9 +144,7 @@ class HubLink:
             self._connected.clear()
             self.summary = None
             session.cancel()
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(tasks)
             self._fail_all()
         if was_connected:
             self.lost_s = asyncio.get_running_loop().time()

@@ -76,7 +76,8 @@ class MemoryRegistry:
         if len(self._log) == int(after):
             self._logged.clear()
             try:
-                await asyncio.wait_for(self._logged.wait(), wait_ms / 1_000)
+                async with asyncio.timeout(wait_ms / 1_000):
+                    await self._logged.wait()
             except TimeoutError:
                 return [], after
         return self._log[int(after) :], str(len(self._log))

@@ -38,6 +38,7 @@ from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
 from orchestrator.rollout.store_redis import RolloutStore
 from orchestrator.routing.router import Router
+from shoal.tasks import cancelled
 from shoal.v1 import (
     device_pb2_grpc,
     enrolment_pb2_grpc,
@@ -161,9 +162,7 @@ class Hub:
         if hung:
             # grpc.aio sometimes misses the end of a cut stream; a hub that stops waits no longer.
             _log.warning("servers_did_not_stop", num_servers=len(hung))
-        for loop in self._loops:
-            loop.cancel()
-        await asyncio.gather(*self._loops, return_exceptions=True)
+        await cancelled(self._loops)
         try:
             await self._flush()
             await self._presence.withdraw()

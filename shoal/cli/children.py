@@ -119,7 +119,8 @@ class RunningChild:
         family = _family(self._process.pid)
         self._process.terminate()
         try:
-            await asyncio.wait_for(self._process.wait(), self.launch.grace_s)
+            async with asyncio.timeout(self.launch.grace_s):
+                await self._process.wait()
         except TimeoutError:
             for member in family:
                 if member.is_running():

@@ -31,6 +31,7 @@ from shoal.cli.progress import ProgressWriter
 from shoal.cli.restarting import FIRST_PAUSE_S, comes_back, next_pause_s
 from shoal.home import Home, default_home
 from shoal.logs import set_up_logs
+from shoal.tasks import cancelled
 
 LEFTOVER_GRACE_S = 5.0
 # Identity unusable, revoked, unknown device: the answer to these is to enrol again.
@@ -87,8 +88,7 @@ class Supervisor:
         await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
         stop.cancel()
         if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
+            await cancelled([task])
         elif failure := task.exception():
             raise failure
 
