@@ -75,7 +75,7 @@ async def prepare_keys(home: Home, state_url: str) -> None:
 
     Redis may be new or empty while the key files are not. Their tenant's policy is set
     with its first key only: a policy that was lost with Redis is not to come back as a
-    laxer one.
+    laxer one. A key that was revoked is replaced by a new one.
     """
     client = connect(state_url)
     try:
@@ -87,6 +87,8 @@ async def prepare_keys(home: Home, state_url: str) -> None:
             (home.default_key_file, "local-default", Role.USER),
         ):
             create_private(path, new_key().encode())
+            if await store.is_revoked(read_private(path).decode().strip()):
+                write_private(path, new_key().encode())
             await store.put(read_private(path).decode().strip(), "default", name, role)
     finally:
         await client.aclose()

@@ -18,11 +18,11 @@ from orchestrator.fleet.local_served_redis import LocalServedStore
 from orchestrator.gateway.auth import Authenticator
 from orchestrator.gateway.catalogue import Catalogue
 from orchestrator.gateway.devices import change_device, drain_device, list_devices, remove_device
+from orchestrator.gateway.keys import create_key, list_keys, revoke_key
 from orchestrator.gateway.local_served import add_local_served
 from orchestrator.gateway.models import list_models
 from orchestrator.gateway.state import state_calls
 from orchestrator.gateway.tenants import list_tenants, put_tenant, show_tenant
-from orchestrator.identity.api_keys import Role
 from orchestrator.identity.key_store_redis import KeyStore
 from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.identity.token_store_redis import DEFAULT_TTL_S, MAX_TTL_S, TokenStore
@@ -75,6 +75,8 @@ class Admin:
             self._route("/shoal/v1/devices/{device}/drain", self.drain, "POST"),
             self._route("/shoal/v1/devices/{device}/remove", self.remove, "POST"),
             self._route("/shoal/v1/keys", self.create_key, "POST"),
+            self._route("/shoal/v1/keys", self.keys, "GET"),
+            self._route("/shoal/v1/keys/{key}/revoke", self.revoke_key, "POST"),
             self._route("/shoal/v1/tenants", self.tenants, "GET"),
             self._route("/shoal/v1/tenants/{tenant}", self.tenant, "GET"),
             self._route("/shoal/v1/tenants/{tenant}", self.set_tenant, "PUT"),
@@ -181,14 +183,17 @@ class Admin:
 
     async def create_key(self, request: Request) -> Mapping[str, Any]:
         """Make an API key; its text is in this answer and nowhere else."""
-        fields = await _fields(request)
-        tenant = fields.text("tenant") or "default"
-        name = fields.text("name") or "unnamed"
-        role = Role(fields.choice("role", [role.value for role in Role]) or Role.USER)
-        key = await self._parts.keys.create(tenant, name, role)
-        policy = await self._parts.tenants.policy(tenant)
-        privacy = policy.privacy.value if policy else None
-        return {"key": key, "tenant": tenant, "name": name, "role": role.value, "privacy": privacy}
+        return await create_key(self._parts.keys, self._parts.tenants, await _fields(request))
+
+    async def keys(self, _request: Request) -> Mapping[str, Any]:
+        """Every key by its id."""
+        return await list_keys(self._parts.keys)
+
+    async def revoke_key(self, request: Request) -> Mapping[str, Any]:
+        """Refuse one key from now on."""
+        parts = self._parts
+        caller = await parts.authenticator.admin(request.headers)
+        return await revoke_key(parts.keys, parts.authenticator, caller, request.path_params["key"])
 
     async def tenants(self, _request: Request) -> Mapping[str, Any]:
         """Every tenant's policy and spending."""

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from shoal.errors import Reason, ShoalError
 
-# A revoked key works this much longer at most.
+# A key that another gateway revoked works this much longer at most.
 CACHE_S = 5.0
 _MAX_CACHED_KEYS = 10_000
 _MAX_KEY_CHARS = 512
@@ -26,6 +26,11 @@ class Caller(Protocol):
     @property
     def role(self) -> str:
         """`admin` or `user`."""
+        ...
+
+    @property
+    def key_id(self) -> str:
+        """The key's public name."""
         ...
 
 
@@ -66,6 +71,10 @@ class Authenticator:
             self._cache.clear()
         self._cache[digest] = (now_s + CACHE_S, caller)
         return caller
+
+    def forget(self) -> None:
+        """A key was revoked: ask the store of each again."""
+        self._cache.clear()
 
     async def admin(self, headers: Mapping[str, str]) -> Caller:
         """The caller, who must hold an admin key; raises PERMISSION_DENIED."""

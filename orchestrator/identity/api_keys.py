@@ -11,6 +11,8 @@ from enum import StrEnum
 from shoal.errors import Reason, ShoalError, invalid
 
 PREFIX = "sk-shoal-"
+# Of a key's public name.
+ID_CHARS = 12
 _SHAPE = re.compile(r"sk-shoal-[A-Za-z0-9_-]{43}")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -51,8 +53,8 @@ def hash_of(key: str) -> str:
 
 
 def key_id_of(key: str) -> str:
-    """Short public name of a key: the first 12 hex digits of its hash."""
-    return hash_of(key)[:12]
+    """Short public name of a key: the first `ID_CHARS` hex digits of its hash."""
+    return hash_of(key)[:ID_CHARS]
 
 
 def check_key(key: str | None) -> str:

@@ -1,14 +1,20 @@
-"""API keys in Redis: `shoal:key:<sha256 of the key>`; the key itself is not stored."""
+"""API keys in Redis: `shoal:key:<sha256 of the key>`; the key itself is not stored.
+
+A revoked key's row stays: its file, where it has one, must not bring it back.
+"""
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from redis.asyncio import Redis
 
 from orchestrator.identity.api_keys import (
+    ID_CHARS,
     Principal,
     Role,
     check_key,
@@ -20,6 +26,20 @@ from orchestrator.identity.api_keys import (
 )
 
 _KEY = "shoal:key:"
+_ID = re.compile(rf"[0-9a-f]{{{ID_CHARS}}}")
+_SCAN_COUNT = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class KeyEntry:
+    """A key as its owner may see it again; `revoked_unix_ms` None: it is valid."""
+
+    key_id: str
+    tenant: str
+    name: str
+    role: Role
+    created_unix_ms: int
+    revoked_unix_ms: int | None
 
 
 class KeyStore:
@@ -57,7 +77,7 @@ class KeyStore:
         """
         key = check_key(key)
         fields = cast(dict[str, str], await self._client.hgetall(_KEY + hash_of(key)))
-        if not fields:
+        if not fields or fields.get("revoked_unix_ms"):
             raise unknown_key()
         return Principal(
             tenant=fields["tenant"],
@@ -66,6 +86,37 @@ class KeyStore:
             key_id=key_id_of(key),
         )
 
-    async def remove(self, key: str) -> bool:
-        """Forget a key; False when it was not known."""
-        return bool(await self._client.delete(_KEY + hash_of(key)))
+    async def list(self) -> Sequence[KeyEntry]:
+        """All keys, the oldest first, with those that were revoked."""
+        names = [name async for name in self._client.scan_iter(f"{_KEY}*", _SCAN_COUNT)]
+        pipeline = self._client.pipeline(transaction=False)
+        for name in names:
+            pipeline.hgetall(name)
+        rows = await pipeline.execute()
+        entries = [_entry(name, row) for name, row in zip(names, rows, strict=True) if row]
+        return sorted(entries, key=lambda each: (each.created_unix_ms, each.key_id))
+
+    async def revoke(self, key_id: str) -> KeyEntry | None:
+        """Refuse a key from now on; None when there is no such key. Again: changes nothing."""
+        if _ID.fullmatch(key_id) is None:
+            return None
+        async for name in self._client.scan_iter(f"{_KEY}{key_id}*", _SCAN_COUNT):
+            await self._client.hsetnx(name, "revoked_unix_ms", str(self._unix_ms()))
+            return _entry(name, cast(dict[str, str], await self._client.hgetall(name)))
+        return None
+
+    async def is_revoked(self, key: str) -> bool:
+        """Whether the key was revoked."""
+        return bool(await self._client.hexists(_KEY + hash_of(key), "revoked_unix_ms"))
+
+
+def _entry(name: str, row: dict[str, str]) -> KeyEntry:
+    revoked = row.get("revoked_unix_ms")
+    return KeyEntry(
+        name.removeprefix(_KEY)[:ID_CHARS],
+        row["tenant"],
+        row["name"],
+        Role(row["role"]),
+        int(row["created_unix_ms"]),
+        int(revoked) if revoked else None,
+    )

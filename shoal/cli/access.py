@@ -1,4 +1,4 @@
-"""`shoal keys create`, `shoal token create`, `shoal agent run`: who may join and ask."""
+"""`shoal token create`, `shoal agent run`: devices that join."""
 
 from __future__ import annotations
 
@@ -14,31 +14,10 @@ from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 from shoal.home import default_home, environment_with
 
-keys_app = typer.Typer(help="API keys.", no_args_is_help=True)
 token_app = typer.Typer(help="Join tokens for devices.", no_args_is_help=True)
 agent_app = typer.Typer(help="This machine as a device.", no_args_is_help=True)
 
 DEFAULT_TTL_S = 3600
-
-
-@keys_app.command("create")
-@reported
-def create_key(
-    tenant: Annotated[str, typer.Option(help="Whose requests it makes.")] = "default",
-    name: Annotated[str, typer.Option(help="What it is for.")] = "",
-    as_json: JsonFlag = False,
-) -> None:
-    """Make an API key; it is shown once and stored only as a hash."""
-    reply = admin_client().post("/shoal/v1/keys", {"tenant": tenant, "name": name or "cli"})
-    if as_json:
-        print_json(reply)
-        return
-    answer.print(reply["key"], markup=False, soft_wrap=True)
-    if not reply.get("privacy"):
-        notes.print(
-            f"[yellow]The tenant {tenant} has no policy: its requests stay in the fleet. "
-            f"`shoal tenants set {tenant} --privacy any` lets them use the cloud.[/yellow]"
-        )
 
 
 @token_app.command("create")

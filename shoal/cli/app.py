@@ -18,6 +18,7 @@ from shoal.cli.decisions import decisions
 from shoal.cli.doctor import doctor
 from shoal.cli.explain import explain
 from shoal.cli.fit import fit
+from shoal.cli.keys import keys_app
 from shoal.cli.simulate import simulate
 from shoal.cli.tenants import tenants_app
 from shoal.cli.up import down, up
@@ -57,7 +58,7 @@ inspect.devices_app.command()(models.label)
 access.agent_app.command("status")(agent_status)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")
-app.add_typer(access.keys_app, name="keys")
+app.add_typer(keys_app, name="keys")
 app.add_typer(tenants_app, name="tenants")
 app.add_typer(cascade_app, name="cascade")
 app.add_typer(access.token_app, name="token")

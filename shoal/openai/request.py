@@ -24,6 +24,16 @@ _UNSUPPORTED = (
     "json_schema",
     "guided_json",
 )
+# The same, but for values that ask for what happens anyway.
+_UNSUPPORTED_UNLESS = {
+    "tool_choice": ("none", "auto"),
+    "modalities": (["text"],),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "parallel_tool_calls": (True, False),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +97,8 @@ def parse_options(body: Fields) -> Options:
         raise invalid("model", f"'model' is longer than {_MAX_NAME_CHARS} characters.")
     for name in _UNSUPPORTED:
         body.unsupported(name)
-    body.unsupported("tool_choice", unless=("none", "auto"))
-    body.unsupported("modalities", unless=(["text"],))
+    for name, meaningless in _UNSUPPORTED_UNLESS.items():
+        body.unsupported(name, unless=meaningless)
     _plain_response_format(body)
     stream = body.flag("stream")
     user = body.text("user") or ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -265,6 +266,29 @@ async def test_admin_makes_keys_and_tokens_and_sees_devices(rig: GatewayRig) -> 
     assert bad_ttl.json()["error"]["param"] == "ttl_s"
     assert models.json()["data"][0]["id"] == MODEL
     assert one.json()["shoal"]["ready_devices"] == 1
+
+
+async def test_revoked_key_is_refused_at_once_and_nobody_locks_themselves_out(
+    rig: GatewayRig,
+) -> None:
+    headers = {"authorization": f"Bearer {rig.admin_key}"}
+    async with httpx.AsyncClient(base_url=rig.url, headers=headers, trust_env=False) as admin:
+        made = (await admin.post("/shoal/v1/keys", json={"tenant": "beta", "name": "old"})).json()
+        its = {"authorization": f"Bearer {made['key']}"}
+        assert (await admin.get("/v1/models", headers=its)).status_code == 200
+        listed = (await admin.get("/shoal/v1/keys")).json()["keys"]
+        assert made["key"] not in str(listed)
+        key_id = next(each["id"] for each in listed if each["name"] == "old")
+        own_id = hashlib.sha256(rig.admin_key.encode()).hexdigest()[:12]
+        own = await admin.post(f"/shoal/v1/keys/{own_id}/revoke")
+        unknown = await admin.post("/shoal/v1/keys/0123456789ab/revoke")
+        revoked = await admin.post(f"/shoal/v1/keys/{key_id}/revoke")
+        refused = await admin.get("/v1/models", headers=its)
+        assert (await admin.get("/v1/models")).status_code == 200
+    assert (own.status_code, own.json()["error"]["param"]) == (400, "key")
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "key")
+    assert revoked.json()["revoked_unix_ms"] > revoked.json()["created_unix_ms"] - 1
+    assert refused.status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.identity.api_keys import Role, new_key
+from orchestrator.identity.api_keys import Role, key_id_of, new_key
 from orchestrator.identity.join_tokens import JoinToken
 from orchestrator.identity.key_store_redis import KeyStore
 from orchestrator.identity.token_store_redis import TokenStore
+from orchestrator.setup import prepare_keys
 from shoal.errors import Reason, ShoalError
+from shoal.home import Home
 from tests.harness.redis_server import running_redis
 
 CA = "ab" * 32
@@ -135,13 +137,42 @@ async def test_key_authenticates_as_its_tenant_and_role(client):
     assert (await keys.authenticate(admin)).role is Role.ADMIN
 
 
-async def test_unknown_removed_and_missing_keys_are_denied(client):
+async def test_unknown_revoked_and_missing_keys_are_denied(client):
     keys = KeyStore(client)
     key = await keys.create("acme", "ci", Role.USER)
-    assert await keys.remove(key)
-    assert not await keys.remove(key)
+    revoked = await keys.revoke(key_id_of(key))
+    assert await keys.revoke(key_id_of(key)) == revoked
+    for unknown in ("0" * 12, "", "*", key_id_of(key)[:11], key_id_of(key) + "0"):
+        assert await keys.revoke(unknown) is None
     for candidate in (key, new_key(), "", None, "sk-shoal-*"):
         await denied(keys.authenticate(candidate))
+
+
+async def test_keys_are_listed_by_their_ids_with_the_revoked(client, clock):
+    keys = KeyStore(client, clock)
+    old = await keys.create("acme", "ci", Role.USER)
+    clock.unix_ms += 5
+    new = await keys.create("ops", "root", Role.ADMIN)
+    clock.unix_ms += 5
+    await keys.revoke(key_id_of(old))
+    listed = await keys.list()
+    assert [(each.key_id, each.name, each.role) for each in listed] == [
+        (key_id_of(old), "ci", Role.USER),
+        (key_id_of(new), "root", Role.ADMIN),
+    ]
+    assert [each.created_unix_ms for each in listed] == [1_000_000, 1_000_005]
+    assert [each.revoked_unix_ms for each in listed] == [1_000_010, None]
+
+
+async def test_revoked_key_of_a_file_stays_revoked(client):
+    keys = KeyStore(client)
+    key = new_key()
+    await keys.put(key, "default", "local", Role.USER)
+    assert not await keys.is_revoked(key)
+    await keys.revoke(key_id_of(key))
+    await keys.put(key, "default", "local", Role.USER)
+    assert await keys.is_revoked(key)
+    await denied(keys.authenticate(key))
 
 
 async def test_key_kept_in_a_file_is_made_known_again(client):
@@ -150,3 +181,18 @@ async def test_key_kept_in_a_file_is_made_known_again(client):
     await keys.put(key, "default", "local", Role.USER)
     await keys.put(key, "default", "local", Role.USER)
     assert (await keys.authenticate(key)).tenant == "default"
+
+
+async def test_revoked_key_of_the_state_directory_is_replaced_at_the_next_start(
+    client, redis_url, tmp_path
+):
+    home, keys = Home(tmp_path), KeyStore(client)
+    await prepare_keys(home, redis_url)
+    old = home.default_key_file.read_text()
+    await keys.revoke(key_id_of(old))
+    await prepare_keys(home, redis_url)
+    new = home.default_key_file.read_text()
+    assert new != old
+    assert home.default_key_file.stat().st_mode & 0o777 == 0o600
+    assert (await keys.authenticate(new)).role is Role.USER
+    await denied(keys.authenticate(old))
