@@ -118,6 +118,8 @@ async def ask(
                 first = first or time.perf_counter()
                 text.append(content)
             usage = chunk.get("usage") or usage
+    if not usage:
+        raise RequestFailed("the stream ended before its end", "broken_off")
     ended = time.perf_counter()
     details = usage.get("prompt_tokens_details") or {}
     sample = Sample(
