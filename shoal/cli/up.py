@@ -22,6 +22,8 @@ from shoal.cli.processes import marked_processes, wait_for_end
 from shoal.cli.progress import follow_progress
 from shoal.cli.progress_view import ProgressView
 from shoal.cli.stopping import SUPERVISOR_GRACE_S, StopReport, stop_fleet
+from shoal.gguf import GgufError
+from shoal.gguf_facts import scan
 from shoal.home import Home, child_environment, default_home
 from shoal.ports import another_port, bind_failure
 
@@ -126,9 +128,20 @@ def _advertised(host: str, advertise: str) -> str:
 
 
 def _model_argument(model: str) -> str:
-    """A file becomes an absolute path, since the agent runs elsewhere; a name stays."""
+    """A file becomes an absolute path, since the agent runs elsewhere; a name stays.
+
+    CliError at once, not when Ray is up, for a file that no engine could load.
+    """
     path = Path(model).expanduser()
     if path.is_file():
+        try:
+            scan(path)
+        except GgufError as error:
+            raise CliError(
+                ExitCode.USAGE,
+                f"--model: {path} cannot be served: {error}",
+                "Is the download complete? Compare its size and SHA-256 with the source's.",
+            ) from error
         return str(path.absolute())
     if "/" in model or model.endswith(".gguf"):
         raise CliError(ExitCode.USAGE, f"--model: there is no file {path}")
