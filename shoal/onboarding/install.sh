@@ -465,6 +465,42 @@ write_settings() {
     [ -z "$unit_file" ] || write_unit
 }
 
+# Nothing that the agent uses may lie in a home that is hidden from it.
+home_access() {
+    access=yes
+    base=$("$target/bin/python" -c 'import sys; print(sys.base_prefix)')
+    while IFS= read -r path; do
+        case $path in /*) ;; *) continue ;; esac # a model's name
+        case $(readlink -f "$path" || echo "$path") in
+        /home/* | /root/* | /run/user/*) access=read-only ;;
+        esac
+    done <<EOF
+$prefix
+$base
+$(cat "$work/model_arguments")
+EOF
+    echo "$access"
+}
+
+# What a compromised agent could not do, either. It needs no capability, writes its own state
+# only, and talks over the network and to its children. Left out, because the agent or a
+# companion server would break: PrivateDevices, and ProtectClock, which implies DeviceAllow and
+# so takes GPUs and NPUs away; ProcSubset (memory and CPU are read in /proc);
+# MemoryDenyWriteExecute (GPU drivers and vendors' servers compile at run time).
+confinement() {
+    printf '%s\n' NoNewPrivileges=yes LockPersonality=yes RestrictNamespaces=yes \
+        RestrictRealtime=yes RestrictSUIDSGID=yes SystemCallArchitectures=native \
+        "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK" \
+        SystemCallFilter=@system-service SystemCallErrorNumber=EPERM UMask=0077
+    # The rest needs rights that a user's own service manager lacks.
+    [ "$service" = system ] || return 0
+    printf '%s\n' "User=$account" "Environment=\"HOME=$prefix/state\"" \
+        CapabilityBoundingSet= AmbientCapabilities= \
+        ProtectSystem=strict "ReadWritePaths=\"$prefix/state\"" "ProtectHome=$(home_access)" \
+        PrivateTmp=yes ProtectControlGroups=yes ProtectHostname=yes ProtectKernelLogs=yes \
+        ProtectKernelModules=yes ProtectKernelTunables=yes ProtectProc=invisible
+}
+
 # Exit codes after which coming back is useless: docs/exit-codes.md.
 write_unit() {
     mkdir -p "$(dirname "$unit_file")"
@@ -481,16 +517,7 @@ write_unit() {
         echo "RestartPreventExitStatus=2 11 12 13 14 15 16 17 20 21 22 23 30 31"
         echo "KillMode=mixed"
         echo "TimeoutStopSec=30"
-        echo "NoNewPrivileges=yes"
-        if [ "$service" = system ]; then
-            echo "User=$account"
-            echo "ProtectSystem=strict"
-            echo "ReadWritePaths=\"$prefix/state\""
-            echo "PrivateTmp=yes"
-            echo "ProtectKernelModules=yes"
-            echo "ProtectKernelTunables=yes"
-            echo "RestrictSUIDSGID=yes"
-        fi
+        confinement
         echo
         echo "[Install]"
         if [ "$service" = system ]; then
