@@ -402,7 +402,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cached_tokens_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Timings(_message.Message):
-    __slots__ = ("queue_ms", "prefill_ms", "ttft_ms", "tpot_ms", "total_ms", "mean_batch", "joules", "joules_estimated", "kv_decision", "compute_ms", "busy_ms")
+    __slots__ = ("queue_ms", "prefill_ms", "ttft_ms", "tpot_ms", "total_ms", "mean_batch", "joules", "joules_estimated", "kv_decision", "compute_ms", "busy_ms", "restore_ms")
     QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +414,7 @@ class Timings(_message.Message):
     KV_DECISION_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
     BUSY_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_MS_FIELD_NUMBER: _ClassVar[int]
     queue_ms: float
     prefill_ms: float
     ttft_ms: float
@@ -425,7 +426,8 @@ class Timings(_message.Message):
     kv_decision: str
     compute_ms: float
     busy_ms: float
-    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., mean_batch: _Optional[int] = ..., joules: _Optional[float] = ..., joules_estimated: _Optional[bool] = ..., kv_decision: _Optional[str] = ..., compute_ms: _Optional[float] = ..., busy_ms: _Optional[float] = ...) -> None: ...
+    restore_ms: float
+    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., mean_batch: _Optional[int] = ..., joules: _Optional[float] = ..., joules_estimated: _Optional[bool] = ..., kv_decision: _Optional[str] = ..., compute_ms: _Optional[float] = ..., busy_ms: _Optional[float] = ..., restore_ms: _Optional[float] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("reason", "message", "param", "retry_after_ms", "predicted_ttft_ms", "predicted_tpot_ms")
@@ -444,7 +446,7 @@ class Failed(_message.Message):
     def __init__(self, reason: _Optional[_Union[FailureReason, str]] = ..., message: _Optional[str] = ..., param: _Optional[str] = ..., retry_after_ms: _Optional[int] = ..., predicted_ttft_ms: _Optional[float] = ..., predicted_tpot_ms: _Optional[float] = ...) -> None: ...
 
 class EngineLoad(_message.Message):
-    __slots__ = ("model", "running", "waiting", "waiting_prefill_tokens", "slots", "kv_used_tokens", "kv_capacity_tokens", "recent_prefill_tokens_per_s", "recent_decode_tokens_per_s", "host_kv_bytes", "disk_kv_bytes", "counters")
+    __slots__ = ("model", "running", "waiting", "waiting_prefill_tokens", "slots", "kv_used_tokens", "kv_capacity_tokens", "recent_prefill_tokens_per_s", "recent_decode_tokens_per_s", "host_kv_bytes", "disk_kv_bytes", "counters", "kv_sharing")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -464,6 +466,7 @@ class EngineLoad(_message.Message):
     HOST_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_KV_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNTERS_FIELD_NUMBER: _ClassVar[int]
+    KV_SHARING_FIELD_NUMBER: _ClassVar[int]
     model: str
     running: int
     waiting: int
@@ -476,4 +479,15 @@ class EngineLoad(_message.Message):
     host_kv_bytes: int
     disk_kv_bytes: int
     counters: _containers.ScalarMap[str, float]
-    def __init__(self, model: _Optional[str] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_prefill_tokens: _Optional[int] = ..., slots: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., recent_prefill_tokens_per_s: _Optional[float] = ..., recent_decode_tokens_per_s: _Optional[float] = ..., host_kv_bytes: _Optional[int] = ..., disk_kv_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    kv_sharing: KvSharing
+    def __init__(self, model: _Optional[str] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_prefill_tokens: _Optional[int] = ..., slots: _Optional[int] = ..., kv_used_tokens: _Optional[int] = ..., kv_capacity_tokens: _Optional[int] = ..., recent_prefill_tokens_per_s: _Optional[float] = ..., recent_decode_tokens_per_s: _Optional[float] = ..., host_kv_bytes: _Optional[int] = ..., disk_kv_bytes: _Optional[int] = ..., counters: _Optional[_Mapping[str, float]] = ..., kv_sharing: _Optional[_Union[KvSharing, _Mapping]] = ...) -> None: ...
+
+class KvSharing(_message.Message):
+    __slots__ = ("policy", "write_bytes_per_s", "not_shared")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    WRITE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
+    NOT_SHARED_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    write_bytes_per_s: int
+    not_shared: str
+    def __init__(self, policy: _Optional[str] = ..., write_bytes_per_s: _Optional[int] = ..., not_shared: _Optional[str] = ...) -> None: ...
