@@ -169,6 +169,7 @@ class Admin:
         """Every device of the fleet."""
         devices = await list_devices(self._parts.dispatcher.edge)
         await add_local_served(self._parts.local_served, devices)
+        await self._parts.catalogue.add_labels(devices)
         return {"devices": devices}
 
     async def drain(self, request: Request) -> Mapping[str, Any]:

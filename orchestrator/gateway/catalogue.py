@@ -16,6 +16,8 @@ from orchestrator.catalogue.intake import IntakeError, Order, take_in
 from orchestrator.catalogue.model import Deployment, Variant
 from orchestrator.catalogue.planning import bad_reason
 from orchestrator.catalogue.store_redis import CatalogueStore
+from orchestrator.fleet.registry_redis import StateError
+from orchestrator.fleet.view import DeviceId
 from shoal.errors import Reason, ShoalError, invalid
 from shoal.home import model_hub_from_environment
 from shoal.openai.fields import Fields
@@ -157,6 +159,16 @@ class Catalogue:
             raise invalid("set", f"These labels are built in: {', '.join(sorted(BUILT_IN))}.")
         await self._store.set_labels(device_id, put, drop)
         return {"device_id": device_id, "labels": await self._store.labels(device_id)}
+
+    async def add_labels(self, devices: list[dict[str, Any]]) -> None:
+        """Give each device its `labels`, the owner's; none while the store is away."""
+        try:
+            found = await self._store.labels_of([DeviceId(each["id"]) for each in devices])
+        except StateError as error:
+            _log.warning("labels_unreadable", error=str(error))
+            return
+        for device, labels in zip(devices, found, strict=True):
+            device["labels"] = labels
 
     async def _named(self, name: str) -> list[Variant]:
         model, _, quantisation = name.partition(":")

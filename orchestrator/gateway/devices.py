@@ -118,6 +118,7 @@ def _device(status: fleet_pb2.DeviceStatus) -> dict[str, Any]:
         "epoch": status.epoch,
         "clock_skew_ms": status.clock_skew_ms,
         "hub": status.hub_id,
+        "certificate_expires_unix_ms": status.certificate_expires_unix_ms,
         "capabilities": _plain(capabilities),
         "load": _plain(status.load) if status.HasField("load") else None,
     }

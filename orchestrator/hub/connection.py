@@ -61,6 +61,7 @@ class DeviceConnection:
     load: device_pb2.DeviceLoad = field(default_factory=device_pb2.DeviceLoad)
     last_seen_unix_ms: int = 0
     clock_skew_ms: int = 0
+    certificate_expires_unix_ms: int = 0
     upgrade: device_pb2.UpgradeProgress = field(default_factory=device_pb2.UpgradeProgress)
 
     def welcome(self, hub_id: str, terms: LeaseTerms) -> None:

@@ -15,7 +15,7 @@ from orchestrator.hub.devices import Devices
 from orchestrator.hub.local_served import LocalServed
 from orchestrator.hub.placement import Placement
 from orchestrator.hub.proofs import Proofs
-from orchestrator.hub.roles import Role, require_role
+from orchestrator.hub.roles import Role, certificate_expires_unix_ms, require_role
 from shoal.v1 import device_pb2, device_pb2_grpc, engine_pb2
 
 _log = structlog.get_logger()
@@ -77,7 +77,9 @@ class DeviceLinkServicer(device_pb2_grpc.DeviceLinkServicer):
             raise Rejected(bad_frame, f"no Hello came within {HELLO_DEADLINE_S:.0f} s") from None
         if first is grpc.aio.EOF or first.WhichOneof("frame") != "hello":
             raise Rejected(bad_frame, "the first frame of a stream must be Hello")
-        return await self._devices.connect(device_id, first.hello)
+        connection = await self._devices.connect(device_id, first.hello)
+        connection.certificate_expires_unix_ms = certificate_expires_unix_ms(context)
+        return connection
 
     async def _read(self, connection: DeviceConnection, context: grpc.aio.ServicerContext) -> None:
         """Until the device ends its half or breaks the protocol; then the stream ends."""

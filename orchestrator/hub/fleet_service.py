@@ -110,6 +110,7 @@ class FleetServicer(fleet_pb2_grpc.FleetServicer):
         status.installation.CopyFrom(connection.installation)
         status.upgrade.CopyFrom(connection.upgrade)
         status.clock_skew_ms = connection.clock_skew_ms
+        status.certificate_expires_unix_ms = connection.certificate_expires_unix_ms
         for name, report in connection.models.items():
             model = status.models.add()
             model.CopyFrom(report)

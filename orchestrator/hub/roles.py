@@ -5,8 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 
 import grpc
+from cryptography import x509
 
 _COMMON_NAME = "x509_common_name"
+_CERTIFICATE = "x509_pem_cert"
 
 
 class Role(StrEnum):
@@ -31,3 +33,9 @@ async def require_role(context: grpc.aio.ServicerContext, role: Role) -> str:
         grpc.StatusCode.PERMISSION_DENIED, f"this call needs a certificate of a {role}"
     )
     raise RuntimeError("abort returned")
+
+
+def certificate_expires_unix_ms(context: grpc.aio.ServicerContext) -> int:
+    """Until when the caller's certificate is valid; TLS has checked it when this is asked."""
+    (pem,) = context.auth_context()[_CERTIFICATE]
+    return int(x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp() * 1000)

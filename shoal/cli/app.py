@@ -15,6 +15,7 @@ from shoal.cli.bundle import bundle_app
 from shoal.cli.cascade import cascade_app
 from shoal.cli.chat import chat, tour
 from shoal.cli.decisions import decisions
+from shoal.cli.device_show import show_device
 from shoal.cli.doctor import doctor
 from shoal.cli.explain import explain
 from shoal.cli.fit import fit
@@ -55,6 +56,7 @@ for _of_models in (
 ):  # fmt: skip
     inspect.models_app.command()(_of_models)
 inspect.devices_app.command()(models.label)
+inspect.devices_app.command("show")(show_device)
 access.agent_app.command("status")(agent_status)
 app.add_typer(inspect.devices_app, name="devices")
 app.add_typer(inspect.models_app, name="models")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,7 @@ devices_app = typer.Typer(help="The fleet's devices.", no_args_is_help=False)
 models_app = typer.Typer(help="The models that the fleet serves.", no_args_is_help=False)
 
 DeviceArgument = Annotated[str, typer.Argument(help="Name or id of the device.")]
-_COLOURS = {"READY": "green", "SUSPECT": "yellow", "DRAINING": "yellow", "ENROLLED": "cyan"}
+STATE_COLOURS = {"READY": "green", "SUSPECT": "yellow", "DRAINING": "yellow", "ENROLLED": "cyan"}
 
 
 # Certificates tolerate 300 s; a clock that is set by the network is off by less than one.
@@ -97,21 +98,25 @@ def _list_devices(*, as_json: bool) -> None:
 
 def _change(device: str, action: str, *, as_json: bool) -> None:
     client = admin_client()
-    reply = client.post(
-        f"/shoal/v1/devices/{_id_of(client.get('/shoal/v1/devices'), device)}/{action}"
-    )
+    known = find_device(client.get("/shoal/v1/devices")["devices"], device)
+    reply = client.post(f"/shoal/v1/devices/{known['id']}/{action}")
     if as_json:
         print_json(reply)
     else:
         answer.print(f"{device}: {reply.get('state', action)}")
 
 
-def _id_of(listing: dict[str, Any], device: str) -> str:
-    for each in listing["devices"]:
+def find_device(devices: list[dict[str, Any]], device: str) -> dict[str, Any]:
+    """The device with this name or id; raises CliError, which tells the names like it."""
+    for each in devices:
         if device in (each["id"], each["name"]):
-            return str(each["id"])
+            return each
+    near = get_close_matches(device, [str(each["name"]) for each in devices], cutoff=0.5)
+    remedy = f"Like it: {', '.join(near)}. " if near else ""
     raise CliError(
-        ExitCode.NOT_FOUND, f"There is no device {device!r}.", "See `shoal devices list`."
+        ExitCode.NOT_FOUND,
+        f"There is no device {device!r}.",
+        remedy + "All are shown by `shoal devices list`.",
     )
 
 
@@ -141,7 +146,7 @@ def _model_text(model: dict[str, Any]) -> str:
     return escape(model["name"] + (f" ({why})" if why else ""))
 
 
-def _clock_text(device: dict[str, Any]) -> str:
+def clock_text(device: dict[str, Any]) -> str:
     """What is worth saying of the device's clock; its heartbeats carry the time."""
     skew_s = device.get("clock_skew_ms", 0) / 1000
     if abs(skew_s) < _SKEW_SHOWN_S:
@@ -156,11 +161,11 @@ def _device_table(devices: list[dict[str, Any]]) -> Table:
         state = device["state"]
         kind = device["class"] + (" (emulated)" if device.get("emulated") else "")
         served = ", ".join(_model_text(model) for model in device["models"])
-        colour = _COLOURS.get(state, "red")
+        colour = STATE_COLOURS.get(state, "red")
         running = str(device.get("in_flight", ""))
         table.add_row(
             device["name"],
-            f"[{colour}]{state}[/{colour}]{_clock_text(device)}",
+            f"[{colour}]{state}[/{colour}]{clock_text(device)}",
             *(kind, served, running, device["id"]),
         )
     return table

@@ -75,7 +75,7 @@ class DeviceReply(_message.Message):
     def __init__(self, device_id: _Optional[str] = ..., state: _Optional[str] = ...) -> None: ...
 
 class DeviceStatus(_message.Message):
-    __slots__ = ("device_id", "name", "state", "capabilities", "models", "load", "last_seen_unix_ms", "epoch", "agent_version", "protocol", "in_flight", "clock_skew_ms", "hub_id", "installation", "upgrade")
+    __slots__ = ("device_id", "name", "state", "capabilities", "models", "load", "last_seen_unix_ms", "epoch", "agent_version", "protocol", "in_flight", "clock_skew_ms", "hub_id", "installation", "upgrade", "certificate_expires_unix_ms")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +91,7 @@ class DeviceStatus(_message.Message):
     HUB_ID_FIELD_NUMBER: _ClassVar[int]
     INSTALLATION_FIELD_NUMBER: _ClassVar[int]
     UPGRADE_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_EXPIRES_UNIX_MS_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     name: str
     state: str
@@ -106,4 +107,5 @@ class DeviceStatus(_message.Message):
     hub_id: str
     installation: _device_pb2.Installation
     upgrade: _device_pb2.UpgradeProgress
-    def __init__(self, device_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., capabilities: _Optional[_Union[_device_pb2.CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., load: _Optional[_Union[_device_pb2.DeviceLoad, _Mapping]] = ..., last_seen_unix_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., agent_version: _Optional[str] = ..., protocol: _Optional[int] = ..., in_flight: _Optional[int] = ..., clock_skew_ms: _Optional[int] = ..., hub_id: _Optional[str] = ..., installation: _Optional[_Union[_device_pb2.Installation, _Mapping]] = ..., upgrade: _Optional[_Union[_device_pb2.UpgradeProgress, _Mapping]] = ...) -> None: ...
+    certificate_expires_unix_ms: int
+    def __init__(self, device_id: _Optional[str] = ..., name: _Optional[str] = ..., state: _Optional[str] = ..., capabilities: _Optional[_Union[_device_pb2.CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., load: _Optional[_Union[_device_pb2.DeviceLoad, _Mapping]] = ..., last_seen_unix_ms: _Optional[int] = ..., epoch: _Optional[int] = ..., agent_version: _Optional[str] = ..., protocol: _Optional[int] = ..., in_flight: _Optional[int] = ..., clock_skew_ms: _Optional[int] = ..., hub_id: _Optional[str] = ..., installation: _Optional[_Union[_device_pb2.Installation, _Mapping]] = ..., upgrade: _Optional[_Union[_device_pb2.UpgradeProgress, _Mapping]] = ..., certificate_expires_unix_ms: _Optional[int] = ...) -> None: ...

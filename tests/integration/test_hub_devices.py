@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -50,6 +51,7 @@ async def test_hello_is_welcomed_and_the_device_is_listed(rig: HubRig) -> None:
     assert (welcome.heartbeat_interval_ms, welcome.lease_ms) == (200, 1_000)
     status = (await rig.statuses())["pi"]
     assert status.state == "READY"
+    assert status.certificate_expires_unix_ms > time.time() * 1000
     assert status.capabilities.device_class == "x86_cpu"
     assert [model.name for model in status.models] == [MODEL]
     await device.cut()
