@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import json
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -128,3 +131,42 @@ async def test_host_that_is_reinstalled_needs_its_removal_first_and_is_told_so(
         await rig.registry.revoke(first.device_id)
         second = await join(fresh, tmp_path / "after")
         assert second.device_id != first.device_id
+
+
+async def test_of_fifty_devices_that_race_for_a_token_one_joins_and_each_other_is_told_why(
+    redis_url: str, tmp_path: Path
+) -> None:
+    async with fleet_with_clock(tmp_path, redis_url, timedelta()) as (rig, request):
+        names = [[f"pi-{process}-{number}" for number in range(10)] for process in range(5)]
+        racers = [
+            await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", "tests.harness.racers", request.url, str(tmp_path), *ten),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )
+            for ten in names
+        ]  # fmt: skip
+        try:
+            async with asyncio.timeout(120):
+                for racer in racers:
+                    assert racer.stdin is not None
+                    assert racer.stdout is not None
+                    racer.stdin.write(f"{request.token.text}\n".encode())
+                    assert await racer.stdout.readline() == b"ready\n"
+                told = await asyncio.gather(*(racer.communicate(b"go\n") for racer in racers))
+        finally:
+            for racer in racers:
+                if racer.returncode is None:
+                    racer.kill()
+                    await racer.wait()
+        results = {name: result for out, _ in told for name, result in json.loads(out).items()}
+        assert sorted(results) == sorted(name for ten in names for name in ten)
+        winners = {name: device_id for name, (code, device_id) in results.items() if code == 0}
+        members = await rig.registry.list()
+        assert {entry.name: entry.device_id for entry in members} == winners
+        assert len(winners) == 1
+        losers = [result for result in results.values() if result[0] != 0]
+        assert {code for code, _ in losers} == {ExitCode.TOKEN_USED}
+        assert all("used" in words for _, words in losers)
+        # Of the others nothing is left: no identity on the device, no name taken in the fleet.
+        kept = [name for name in results if IdentityStore(tmp_path / name).load() is not None]
+        assert kept == list(winners)
