@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -57,7 +58,7 @@ def _trial(prefix: Path) -> dict[str, Any]:
     try:
         began = time.monotonic()
         line = fleet.json("token", "create")["install"]
-        _shell(f"{line} --name {NAME} --slots 1 --context 512", prefix)
+        steps = _steps(_shell(f"{line} --name {NAME} --slots 1 --context 512", prefix))
         took["from_token_to_first_token_s"] = _until_served(fleet, began)
         _put_releases(fleet.home / "depot" / "releases")
         began = time.monotonic()
@@ -85,7 +86,7 @@ def _trial(prefix: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run([str(prefix / "shoal-agent"), "uninstall"], check=False, timeout=60)
         fleet.close()
-    return {"held": held, "seconds": took, "why_taken_back": reason}
+    return {"held": held, "seconds": took, "install_steps_s": steps, "why_taken_back": reason}
 
 
 def _put_releases(folder: Path) -> None:
@@ -168,8 +169,13 @@ def _serves(fleet: Fleet) -> bool:
     return device.get("state") == "READY" and ready
 
 
-def _shell(line: str, prefix: Path) -> None:
-    """A line that somebody pastes; RuntimeError with its last words when it fails."""
+def _steps(said: str) -> dict[str, int]:
+    """Where the time went, whole seconds, as the install script says it."""
+    return {name: int(took) for name, took in re.findall(r"^shoal:   (\w+): (\d+) s$", said, re.M)}
+
+
+def _shell(line: str, prefix: Path) -> str:
+    """What a line that somebody pastes says; RuntimeError with its last words when it fails."""
     own = {"SHOAL_PREFIX": str(prefix), "SHOAL_SERVICE": "none"}
     if os.getuid() == 0:
         own["SHOAL_USER"] = "root"
@@ -180,6 +186,7 @@ def _shell(line: str, prefix: Path) -> None:
     print(done.stdout, file=sys.stderr)
     if done.returncode != 0:
         raise RuntimeError(f"{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":
