@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,14 @@ from agent.llama.context import LlamaRunner
 from agent.llama.lent_slot import LentSlot
 from agent.llama.sampler import logprob_of
 from agent.speculative.acceptance import Draft
-from agent.speculative.window import LONGEST_DRAFT, chance_of
+from agent.speculative.window import LONGEST_DRAFT
+
+
+class DraftedRound(NamedTuple):
+    """Drafts, and the draft model's probability of each."""
+
+    drafts: list[Draft]
+    sureness: tuple[float, ...]
 
 
 class DraftedSequence:
@@ -48,22 +56,26 @@ class DraftedSequence:
         self._next.accept(tokens)
         self._tokens.extend(tokens)
 
-    def draft(self, num_tokens: int, least_chance: float = 0.0) -> list[Draft]:
+    def draft(
+        self, num_tokens: int, least_chance: float, chance_of: Callable[[float], float]
+    ) -> DraftedRound:
         """Up to so many tokens after those that stand, at least one.
 
-        Ends where the chance that all of them stand falls below `least_chance`.
+        Ends where the chance that all of them stand, by the product of what `chance_of` says
+        for each one's probability, falls below `least_chance`.
         """
-        drafts: list[Draft] = []
+        drafts, sure = list[Draft](), list[float]()
         chance = 1.0
         rows = self._catch_up()
         while True:
             before = [draft.token for draft in drafts]
             draft, sureness = self._next.draft(rows[-1], before, self._uniform())
             drafts.append(draft)
+            sure.append(sureness)
             ended = len(drafts) >= num_tokens or self._runner.is_end(draft.token)
             chance *= chance_of(sureness)
             if ended or chance < least_chance:
-                return drafts
+                return DraftedRound(drafts, tuple(sure))
             rows = self._slot.rows([draft.token])
 
     def settle(self, num_accepted: int, chosen: Sequence[int]) -> None:

@@ -190,8 +190,8 @@ class _Run:
 
     async def _round(self, stream: VerifierStream, window: Window, number: int, plan: Plan) -> None:
         began_s = time.perf_counter()
-        drafts = await self._parent.owner.call(
-            lambda _: self._drafted.draft(plan.num_drafted, plan.least_chance)
+        drafts, sureness = await self._parent.owner.call(
+            lambda _: self._drafted.draft(plan.num_drafted, plan.least_chance, window.chance_of)
         )
         sent_s = time.perf_counter()
         drafted = [drafted_to_wire(draft) for draft in drafts]
@@ -205,6 +205,7 @@ class _Run:
                 (time.perf_counter() - sent_s) * 1e3,
                 verdict.pass_ms,
                 verdict.num_rows,
+                sureness,
             )
         )
         self._tally.count_round(len(drafts), verdict.num_accepted)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from agent.speculative.window import (
     LONGEST_DRAFT,
@@ -10,15 +14,18 @@ from agent.speculative.window import (
     RoundCosts,
     choose_window,
     least_chance,
+    supposed_chance,
 )
 
 # Old rounds count half after some twenty new ones: texts and networks change.
 _KEEP = 0.97
-# Until rounds of different widths were seen: a row beyond the first costs about a tenth
-# of a pass on the CPUs that this was measured on (docs/speculative.md).
+# Beyond the widths that were seen a row costs about a tenth of a pass over one, as between 4
+# and 17 rows on the CPUs that this was measured on (docs/speculative.md).
 _ROW_SHARE = 0.1
 # An acceptance known before anything was seen, and how many drafts that is worth.
 _FIRST_ACCEPTANCE, _FIRST_TRIALS = 0.7, 4.0
+# Between these probabilities drafts are counted as equally sure.
+_SURENESS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 # How many drafts' worth a new request takes over from those before it.
 _INHERITED_TRIALS = 12.0
 
@@ -67,40 +74,59 @@ class Acceptance:
         return Acceptance(self.value, min(self._tried, _INHERITED_TRIALS))
 
 
-class PassTimes:
-    """A straight line through the times of passes over different numbers of rows."""
+class Sureness:
+    """The chance that a draft stands, by how sure the draft model was of it."""
 
     def __init__(self) -> None:
-        self._n = self._x = self._y = self._xx = self._xy = 0.0
+        bounds = zip((0.0, *_SURENESS), (*_SURENESS, 1.0), strict=True)
+        self._steps = [
+            Acceptance(supposed_chance((low + high) / 2), _FIRST_TRIALS) for low, high in bounds
+        ]
+
+    def chance(self, sureness: float) -> float:
+        """The estimate, between 0 and 1."""
+        return self._steps[bisect(_SURENESS, sureness)].value
+
+    def see(self, sureness: Sequence[float], num_accepted: int) -> None:
+        """Count a round's drafts: what follows the first that fell was never tried."""
+        for place, sure in enumerate(sureness[: num_accepted + 1]):
+            self._steps[bisect(_SURENESS, sure)].see(1, int(place < num_accepted))
+
+
+class PassTimes:
+    """What passes over different numbers of rows take: seldom a straight line.
+
+    Some kernels take several rows at the price of one, others compute them one by one.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[int, Average] = {}
 
     @property
     def known(self) -> bool:
         """Whether a pass was seen."""
-        return self._n > 0
+        return bool(self._seen)
 
     def see(self, num_rows: int, pass_ms: float) -> None:
         """Count one pass."""
-        self._n, self._x, self._y, self._xx, self._xy = (
-            _KEEP * old + new
-            for old, new in (
-                (self._n, 1.0),
-                (self._x, num_rows),
-                (self._y, pass_ms),
-                (self._xx, num_rows * num_rows),
-                (self._xy, num_rows * pass_ms),
-            )
-        )
+        self._seen.setdefault(num_rows, Average()).see(pass_ms)
 
-    def line(self) -> tuple[float, float]:
-        """(ms of a pass over no rows, ms a row); never negative."""
-        mean_x, mean_y = self._x / self._n, self._y / self._n
-        spread = self._xx / self._n - mean_x**2
-        if spread < 0.25:  # all of nearly one width: the slope is a guess
-            row_ms = _ROW_SHARE * mean_y / (1.0 + _ROW_SHARE * (mean_x - 1.0))
-        else:
-            row_ms = (self._xy / self._n - mean_x * mean_y) / spread
-        row_ms = min(max(0.0, row_ms), mean_y / mean_x)
-        return mean_y - row_ms * mean_x, row_ms
+    def table(self, longest: int) -> tuple[float, ...]:
+        """ms of passes over 1 to `longest` rows; straight lines between those that were seen.
+
+        No pass takes longer than one that was seen over more rows.
+        """
+        seen = sorted(self._seen)
+        values = [self._seen[rows].value for rows in seen]
+        values = [min(values[place:]) for place in range(len(values))]
+        narrowest, widest = seen[0], seen[-1]
+        one = values[0] / (1.0 + _ROW_SHARE * (narrowest - 1))
+        if narrowest > 1:
+            seen, values = [1, *seen], [one, *values]
+        if widest < longest:
+            seen.append(longest)
+            values.append(values[-1] + _ROW_SHARE * one * (longest - widest))
+        return tuple(np.interp(np.arange(1, longest + 1), seen, values).tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +139,8 @@ class Round:
     wall_ms: float
     pass_ms: float
     num_rows: int
+    # The draft model's probability of each draft.
+    sureness: tuple[float, ...] = ()
 
 
 class Profile:
@@ -123,11 +151,13 @@ class Profile:
         self.round_trip = Average()
         self.draft = Average()
         self.passes = PassTimes()
+        self.sureness = Sureness()
         self._alone = Average()
 
     def see_round(self, seen: Round) -> None:
         """Learn from a round of drafts."""
         self.acceptance.see(seen.num_drafted, seen.num_accepted)
+        self.sureness.see(seen.sureness, seen.num_accepted)
         self.draft.see(seen.draft_ms / seen.num_drafted)
         self.round_trip.see(max(0.0, seen.wall_ms - seen.pass_ms))
         self.passes.see(seen.num_rows, seen.pass_ms)
@@ -141,11 +171,9 @@ class Profile:
         """None until drafts, the network and the target were all seen."""
         if not (self.draft.known and self.round_trip.known and self.passes.known):
             return None
-        base_ms, row_ms = self.passes.line()
-        alone_ms = self._alone.value if self._alone.known else base_ms + row_ms
-        return RoundCosts(
-            self.draft.value, self.round_trip.value, base_ms, row_ms, max(alone_ms, 1e-3)
-        )
+        pass_ms = self.passes.table(LONGEST_DRAFT + 1)
+        alone_ms = self._alone.value if self._alone.known else pass_ms[0]
+        return RoundCosts(self.draft.value, self.round_trip.value, pass_ms, max(alone_ms, 1e-3))
 
 
 # Drafts of the first round, when nothing is known.
@@ -180,19 +208,25 @@ class Window:
         """The request's own estimate."""
         return self._acceptance.value
 
+    def chance_of(self, sureness: float) -> float:
+        """That a draft stands of which the draft model was so sure."""
+        return self._profile.sureness.chance(sureness)
+
     def plan(self) -> Plan:
         """The next step. After a stretch of the target by itself one round is tried again."""
         costs = self._profile.costs()
         if costs is None:
             return Plan(_FIRST_WINDOW, 0, "Nothing was measured yet.")
         self.choice = choice = choose_window(costs, self._acceptance.value)
+        least = least_chance(costs, choice.drafting_per_s)
         if choice.num_drafted:
             self._num_alone, self._probing = _FIRST_ALONE, False
-            least = least_chance(costs, choice.drafting_per_s)
             return Plan(LONGEST_DRAFT, 0, choice.because, least)
         if self._probing:
             self._probing = False
-            return Plan(1, 0, f"{choice.because} One draft tries whether that is still so.")
+            # As if it paid: only such a round tells whether it would.
+            because = f"{choice.because} One round tries whether that is still so."
+            return Plan(choice.best_drafted, 0, because, least)
         self._probing = True
         num_alone, self._num_alone = self._num_alone, min(_MOST_ALONE, 2 * self._num_alone)
         return Plan(0, num_alone, choice.because)
