@@ -12,9 +12,9 @@ from orchestrator.config import HubConfig
 from orchestrator.fleet.view import DeviceState, FleetView
 from orchestrator.hub.active import ActiveRequest
 from orchestrator.queueing import refusal
-from orchestrator.queueing.entry import Entry, Lane, Size, entry_of
+from orchestrator.queueing.entry import Entry, Lane, Size, entry_of, rest_of
 from orchestrator.queueing.waiting_queue import Backlog, QueueLimits, WaitingQueue
-from orchestrator.request import RouteRequest, SloMiss
+from orchestrator.request import RouteRequest
 from orchestrator.routing.decision import Candidate, Decision, RejectionKind
 from orchestrator.routing.router import Router
 from shoal.errors import Reason, ShoalError
@@ -107,23 +107,14 @@ def lane_of(request: RouteRequest) -> Lane:
 
 def remaining(active: ActiveRequest, now_ms: float) -> RouteRequest:
     """The request of who waited: of its TTFT objective only the rest is left."""
-    request = active.route
-    if request.slo.ttft_ms is None or request.on_slo_miss is SloMiss.BEST_EFFORT:
-        return request
-    left_ms = max(0.0, request.slo.ttft_ms - (now_ms - active.started_ms))
-    return replace(request, slo=replace(request.slo, ttft_ms=left_ms))
+    return rest_of(active.route, now_ms - active.started_ms)
 
 
 def too_late(active: ActiveRequest, decision: Decision, now_ms: float) -> ShoalError | None:
     """The refusal of who waited and would now be served too late; None: in time."""
-    entry, chosen, failure = active.entry, decision.chosen, decision.failure
+    entry, ttft_ms = active.entry, decision.foreseen_ttft_ms
     if entry is None:
         return None
-    ttft_ms = 0.0
-    if chosen is not None and chosen.prediction is not None:
-        ttft_ms = chosen.prediction.ttft_ms
-    elif failure is not None and failure.foreseen is not None:
-        ttft_ms = failure.foreseen.ttft_ms
     late_ms = now_ms + ttft_ms - entry.latest_first_token_ms
     if late_ms <= 0:
         return None

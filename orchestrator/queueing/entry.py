@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.request import RouteRequest, SloMiss
 
@@ -92,3 +92,11 @@ def entry_of(request: RouteRequest, size: Size, arrived_ms: float, now_unix_ms: 
         priority=request.priority,
         wants_refusal=request.on_slo_miss is SloMiss.REFUSE,
     )
+
+
+def rest_of(request: RouteRequest, waited_ms: float) -> RouteRequest:
+    """The request of who waited: of its TTFT objective only the rest is left."""
+    if request.slo.ttft_ms is None or request.on_slo_miss is SloMiss.BEST_EFFORT:
+        return request
+    left_ms = max(0.0, request.slo.ttft_ms - waited_ms)
+    return replace(request, slo=replace(request.slo, ttft_ms=left_ms))

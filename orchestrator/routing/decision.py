@@ -148,3 +148,12 @@ class Decision:
         if not self.ranked:
             return None
         return next(c for c in self.candidates if c.device_id == self.ranked[0])
+
+    @property
+    def foreseen_ttft_ms(self) -> float:
+        """Predicted TTFT of the chosen device, else that of the refusal; 0: neither is known."""
+        if (chosen := self.chosen) is not None and chosen.prediction is not None:
+            return chosen.prediction.ttft_ms
+        if self.failure is not None and self.failure.foreseen is not None:
+            return self.failure.foreseen.ttft_ms
+        return 0.0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Of four chunks one is the oldest prompt's (agent/engine): so each three of a shorter
-# prompt's own are held up by one of a longer.
-_OWN_CHUNKS_FOR_ONE = 3
+from shoal.prefill_order import AGEING_CHUNKS
+
+# Of four chunks one is the oldest prompt's: so each three of a shorter prompt's own are
+# held up by one of a longer.
+_OWN_CHUNKS_FOR_ONE = AGEING_CHUNKS - 1
 
 
 def tokens_ahead(own_tokens: int, others: Sequence[int], all_tokens: int) -> float:

@@ -45,6 +45,7 @@ class SimDevice:
         "epoch",
         "factor",
         "kind",
+        "max_waiting",
         "num_held",
         "paused",
         "served",
@@ -65,6 +66,8 @@ class SimDevice:
         # Events of an older version are void.
         self.version = 0
         self.num_held = 0
+        # Requests that it is given beyond its slots.
+        self.max_waiting = kind.max_waiting
         # Frozen: it keeps what it holds and makes no progress.
         self.paused = False
         self.busy_ms = 0.0
@@ -88,8 +91,10 @@ class SimDevice:
                 in_flight_prefill_tokens={
                     n: e.waiting_prompt_tokens for n, e in engines.items() if e.num_held
                 },
+                in_flight_prompts={n: e.prompt_lengths() for n, e in engines.items() if e.num_held},
+                in_flight_since={n: e.taken_ms() for n, e in engines.items() if e.num_held},
                 tdp_w=self.kind.busy_power_w,
-                max_waiting=self.kind.max_waiting,
+                max_waiting=self.max_waiting,
             )
         return self._view
 
@@ -100,7 +105,7 @@ class SimDevice:
 
     def has_room(self, model: str) -> bool:
         """Whether it would take one more."""
-        return self.held(model) < self.kind.slots + self.kind.max_waiting
+        return self.held(model) < self.kind.slots + self.max_waiting
 
     def set_state(self, state: DeviceState) -> None:
         """Note what the lifecycle decided."""
@@ -114,8 +119,7 @@ class SimDevice:
         engine = self._engines.get(model.name)
         if engine is None:
             engine = self._engines[model.name] = EngineModel(self._speeds(model))
-        engine.waiting.append(sequence)
-        engine.waiting_prompt_tokens += sequence.job.prompt_tokens
+        engine.take(sequence)
         self.num_held += 1
         engine.admit(now_ms, self._joules_each)
         return self._changed(now_ms)

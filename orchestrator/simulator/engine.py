@@ -1,16 +1,17 @@
-"""One model on one simulated device: slots, a prompt at a time, and a decode batch.
+"""One model on one simulated device: slots, prompts in the engine's order, a decode batch.
 
-A fluid model: between two events every rate is constant, so an event costs O(log slots)
+A fluid model: between two events every rate is constant, so an event costs O(slots)
 whatever the number of tokens.
 """
 
 from __future__ import annotations
 
+import bisect
 import heapq
-from collections import deque
 from dataclasses import dataclass, field
 
 from orchestrator.simulator.workload import Job
+from shoal.prefill_order import AGEING_CHUNKS, most_urgent
 
 # Tokens that the engine prefills between two decode steps: one block.
 CHUNK_TOKENS = 128
@@ -34,6 +35,8 @@ class Sequence:
     batch_before: float = 0.0
     mean_batch: float = 0.0
     order: int = 0
+    # Prompt tokens of others that the device had to compute when it was sent there.
+    ahead_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,10 @@ class EngineModel:
     """Sequences of one model. `advance` moves time, `step` makes what is due happen."""
 
     speeds: Speeds
-    waiting: deque[Sequence] = field(default_factory=deque)
-    prompts: deque[Sequence] = field(default_factory=deque)
+    # Without a slot, next to get one first: by priority, then as they came.
+    waiting: list[Sequence] = field(default_factory=list)
+    # In the order in which they got their slots.
+    prompts: list[Sequence] = field(default_factory=list)
     # (tokens per sequence decoded when it ends, order, sequence)
     decoding: list[tuple[float, int, Sequence]] = field(default_factory=list)
     waiting_prompt_tokens: int = 0
@@ -69,10 +74,25 @@ class EngineModel:
         """Sequences with and without a slot."""
         return len(self.waiting) + self.num_running
 
+    def prompt_lengths(self) -> tuple[int, ...]:
+        """Prompts that are not computed, whatever is left of them, in tokens: the hub's view."""
+        return tuple([each.job.prompt_tokens for each in (*self.prompts, *self.waiting)])
+
+    def taken_ms(self) -> tuple[float, ...]:
+        """When each request came, oldest first."""
+        decoding = [entry[2] for entry in self.decoding]
+        return tuple(sorted([e.arrived_ms for e in (*decoding, *self.prompts, *self.waiting)]))
+
+    def take(self, sequence: Sequence) -> None:
+        """Let a request wait for a slot."""
+        sequence.ahead_tokens = self.waiting_prompt_tokens
+        bisect.insort(self.waiting, sequence, key=lambda each: -each.job.priority)
+        self.waiting_prompt_tokens += sequence.job.prompt_tokens
+
     def admit(self, now_ms: float, joules_each: float) -> None:
-        """Give waiting sequences the free slots, in order of arrival."""
+        """Give waiting sequences the free slots."""
         while self.waiting and self.num_running < len(self.speeds.step_ms):
-            sequence = self.waiting.popleft()
+            sequence = self.waiting.pop(0)
             sequence.admitted_ms = now_ms
             sequence.remaining_prompt = sequence.job.prompt_tokens
             sequence.joules_before = joules_each
@@ -88,8 +108,8 @@ class EngineModel:
         prefill = 1.0 / self.speeds.prefill_ms_per_token
         if not self.decoding:
             return share * prefill, 0.0
-        # A chunk of the prompt and a decode step take turns.
-        chunk_ms = min(CHUNK_TOKENS, self.prompts[0].remaining_prompt) / prefill
+        # A chunk of a prompt and a decode step take turns.
+        chunk_ms = min(CHUNK_TOKENS, self._prefilled()[0][0].remaining_prompt) / prefill
         decode_part = step_ms / (step_ms + chunk_ms)
         return share * (1 - decode_part) * prefill, share * decode_part / step_ms
 
@@ -98,7 +118,10 @@ class EngineModel:
         prefill_rate, decode_rate = self.rates(share)
         due = _NEVER
         if prefill_rate:
-            due = self.prompts[0].remaining_prompt / prefill_rate
+            due = min(
+                sequence.remaining_prompt / (part * prefill_rate)
+                for sequence, part in self._prefilled()
+            )
         if decode_rate:
             due = min(due, (self.decoding[0][0] - self._decoded) / decode_rate)
         return max(0.0, due)
@@ -107,7 +130,8 @@ class EngineModel:
         """Move time on, no further than to the next event."""
         prefill_rate, decode_rate = self.rates(share)
         if prefill_rate:
-            self.prompts[0].remaining_prompt -= prefill_rate * elapsed_ms
+            for sequence, part in self._prefilled():
+                sequence.remaining_prompt -= part * prefill_rate * elapsed_ms
         if decode_rate:
             self._decoded += decode_rate * elapsed_ms
             self._batch_ms += len(self.decoding) * elapsed_ms
@@ -115,8 +139,8 @@ class EngineModel:
     def step(self, now_ms: float, joules_each: float) -> list[Sequence]:
         """Let prompts and sequences that are due end; returns the sequences that ended."""
         ended = []
-        while self.prompts and self.prompts[0].remaining_prompt <= _DONE:
-            sequence = self.prompts.popleft()
+        for sequence in [each for each in self.prompts if each.remaining_prompt <= _DONE]:
+            self.prompts.remove(sequence)
             sequence.first_token_ms = now_ms
             sequence.batch_before = self._batch_ms
             self.waiting_prompt_tokens -= sequence.job.prompt_tokens
@@ -139,3 +163,19 @@ class EngineModel:
         self.decoding.clear()
         self.waiting_prompt_tokens = 0
         return lost
+
+    def _prefilled(self) -> tuple[tuple[Sequence, float], ...]:
+        """The prompts that chunks are computed of, and the share of the chunks of each.
+
+        The first is the engine's choice, the second the oldest, which gets every fourth.
+        """
+        prompts = self.prompts
+        if len(prompts) == 1:
+            return ((prompts[0], 1.0),)
+        first = prompts[
+            most_urgent([(s.job.tenant, s.job.priority, s.remaining_prompt) for s in prompts])
+        ]
+        if first is prompts[0]:
+            return ((first, 1.0),)
+        part = 1.0 / AGEING_CHUNKS
+        return (first, 1.0 - part), (prompts[0], part)

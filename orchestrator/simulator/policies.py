@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
@@ -10,10 +11,12 @@ from itertools import count
 from typing import Protocol
 
 from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, FleetView
+from orchestrator.queueing.waiting_queue import QueueLimits
 from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing.estimator import Outcome
 from orchestrator.routing.router import Router
 from orchestrator.simulator.device import SimDevice
+from orchestrator.simulator.hub_queue import WAITING_SHARE, HubQueue
 
 
 class Policy(StrEnum):
@@ -51,12 +54,17 @@ class LiveFleet(Mapping[DeviceId, DeviceView]):
 
 
 class Placer(Protocol):
-    """A policy at work."""
+    """A policy at work. `queue`: where requests wait that no device has room for."""
+
+    queue: HubQueue | None
 
     def place(
         self, request: RouteRequest, exclude: frozenset[DeviceId], now_ms: float
     ) -> DeviceId | None:
-        """The device to send to; None: refused."""
+        """The device to send to; None: it waits, or without a queue is refused.
+
+        Raises ShoalError when it is refused although there is a queue.
+        """
 
     def changed(self, device: SimDevice) -> None:
         """The device's load or state changed."""
@@ -66,18 +74,16 @@ class Placer(Protocol):
 
 
 class ShoalPlacer:
-    """The real router and estimator."""
+    """The real router and estimator, and the hub's queue before them."""
 
     def __init__(self, devices: Mapping[DeviceId, SimDevice], seed: int) -> None:
         self._router = Router(rng=random.Random(seed))  # noqa: S311
+        for device in devices.values():
+            places = math.ceil(WAITING_SHARE * device.kind.slots)
+            device.max_waiting = min(device.max_waiting, places)
         self._view = FleetView(LiveFleet(devices))
-
-    def place(
-        self, request: RouteRequest, exclude: frozenset[DeviceId], now_ms: float
-    ) -> DeviceId | None:
-        """The router's first choice."""
-        ranked = self._router.route(request, self._view, exclude=exclude, now_ms=now_ms).ranked
-        return ranked[0] if ranked else None
+        self.queue: HubQueue | None = HubQueue(self._router, self._view, QueueLimits())
+        self.place = self.queue.place
 
     def changed(self, device: SimDevice) -> None:
         """Note whether it has room; all else is read when somebody looks."""
@@ -90,6 +96,8 @@ class ShoalPlacer:
 
 class RoundRobinPlacer:
     """One device after the other, those that cannot take the request passed over."""
+
+    queue: HubQueue | None = None
 
     def __init__(self, devices: Mapping[DeviceId, SimDevice], seed: int) -> None:
         self._order = list(devices.values())
@@ -119,6 +127,8 @@ class LeastLoadedPlacer:
 
     A heap with an entry for each change of load; outdated entries are dropped when met.
     """
+
+    queue: HubQueue | None = None
 
     def __init__(self, devices: Mapping[DeviceId, SimDevice], seed: int) -> None:
         self._rng = random.Random(seed)  # noqa: S311

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from orchestrator.simulator.run import Ended, RunResult
+from orchestrator.simulator.result import Ended, RunResult
 
 # Requests before this share of all are left out of latency figures: the fleet was empty.
 WARM_UP_SHARE = 0.1
@@ -36,6 +36,7 @@ def summary(result: RunResult) -> dict[str, Any]:
         "failures": dict(Counter(ended.failed for ended in in_order if ended.failed)),
         "device_failures": result.num_failures,
         "moved": result.num_moved,
+        "waited": result.num_waited,
         "slo_attainment": sum(ended.met_slo for ended in measured) / max(1, len(measured)),
         "latency": {
             "ttft_ms": _quantiles([ended.ttft_ms for ended in served]),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import count
 
 from orchestrator.fleet.lifecycle_events import Effect
@@ -15,49 +15,18 @@ from orchestrator.routing.estimator import Outcome
 from orchestrator.simulator.device import SimDevice, served_models
 from orchestrator.simulator.engine import Sequence
 from orchestrator.simulator.fleet_file import FleetSpec
+from orchestrator.simulator.hub_queue import TICK_MS, HubQueue
 from orchestrator.simulator.outages import Outage, Outages, apply_states
 from orchestrator.simulator.policies import Policy, placer
+from orchestrator.simulator.result import Ended, RunResult
 from orchestrator.simulator.workload import Job, SimModel
+from shoal.errors import ShoalError
 
 MAX_ATTEMPTS = 3
 # Four bytes of text a token, as the gateway sees a prompt.
 _BYTES_PER_TOKEN = 4
 
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """What became of one request; times 0 when it failed. `latency_ms`: to the last token."""
-
-    job: Job
-    device_class: str
-    failed: str = ""
-    ttft_ms: float = 0.0
-    tpot_ms: float = 0.0
-    latency_ms: float = 0.0
-    joules: float = 0.0
-
-    @property
-    def met_slo(self) -> bool:
-        """Served within the stated objective."""
-        slo = self.job.slo
-        return (
-            not self.failed
-            and (slo.ttft_ms is None or self.ttft_ms <= slo.ttft_ms)
-            and (slo.tpot_ms is None or self.tpot_ms <= slo.tpot_ms)
-        )
-
-
-@dataclass(slots=True)
-class RunResult:
-    """All requests of a run and what the devices did. `span_ms`: first to last arrival."""
-
-    policy: Policy
-    seed: int
-    ended: list[Ended] = field(default_factory=list)
-    devices: list[SimDevice] = field(default_factory=list)
-    span_ms: float = 0.0
-    num_failures: int = 0
-    num_moved: int = 0
+_Event = tuple[SimDevice, int] | Outage | HubQueue | None
 
 
 class Simulation:
@@ -72,8 +41,11 @@ class Simulation:
         rates = fleet.failures_per_device_hour, fleet.outage_s
         self._outages = Outages(self._result.devices, *rates, seed)
         self._numbers = count()
-        # (time, number, device and its version | outage | None: the next failure)
-        self._events: list[tuple[float, int, tuple[SimDevice, int] | Outage | None]] = []
+        # (time, number, device and its version | outage | queue | None: the next failure)
+        self._events: list[tuple[float, int, _Event]] = []
+        # Who waits in the hub, and whether it has a tick to come.
+        self._waiting: dict[str, Sequence] = {}
+        self._ticks = False
         self._tries: dict[str, frozenset[DeviceId]] = {}
 
     def run(self, jobs: Iterable[Job]) -> RunResult:
@@ -98,6 +70,8 @@ class Simulation:
                 case None:
                     if now_ms <= no_failures_after_ms:
                         self._fail_one(now_ms)
+                case HubQueue():
+                    self._tick(event, now_ms)
                 case Outage():
                     effects, next_ms = self._outages.tick(event, now_ms)
                     self._push(next_ms, event)
@@ -106,27 +80,73 @@ class Simulation:
                     if device.version == version:
                         self._step(device, now_ms)
 
-    def _push(self, at_ms: float | None, event: tuple[SimDevice, int] | Outage | None) -> None:
+    def _push(self, at_ms: float | None, event: _Event) -> None:
         if at_ms is not None:
             heapq.heappush(self._events, (at_ms, next(self._numbers), event))
 
-    def _place(self, sequence: Sequence, now_ms: float) -> None:
+    def _request(self, sequence: Sequence) -> RouteRequest:
         job = sequence.job
-        request = RouteRequest(
+        return RouteRequest(
             request_id=sequence.request_id,
-            tenant="simulated",
+            tenant=job.tenant,
             model=job.model.name,
             prompt_bytes=job.prompt_tokens * _BYTES_PER_TOKEN,
             # A client's bound is seldom tight; the router must learn the lengths.
             max_tokens=None,
             slo=job.slo,
             objective=self._policy.objective,
+            priority=job.priority,
         )
+
+    def _place(self, sequence: Sequence, now_ms: float) -> None:
+        request = self._request(sequence)
         tried = self._tries.get(sequence.request_id, frozenset())
-        device_id = self._placer.place(request, tried, now_ms)
-        if device_id is None:
+        try:
+            device_id = self._placer.place(request, tried, now_ms)
+            if device_id is None:
+                self._wait(sequence, request, tried, now_ms)
+                return
+        except ShoalError:
             self._end(sequence, "", failed="refused")
             return
+        self._send(sequence, device_id, now_ms)
+
+    def _wait(
+        self, sequence: Sequence, request: RouteRequest, tried: frozenset[DeviceId], now_ms: float
+    ) -> None:
+        queue = self._placer.queue
+        if queue is None:
+            self._end(sequence, "", failed="refused")
+            return
+        put_out = queue.wait(request, tried, sequence.job.arrival_ms, now_ms)
+        self._waiting[sequence.request_id] = sequence
+        self._result.num_waited += 1
+        for request_id in put_out:
+            self._end(self._waiting.pop(request_id), "", failed="refused")
+        if not self._ticks:
+            self._ticks = True
+            self._push(now_ms + TICK_MS, queue)
+
+    def _tick(self, queue: HubQueue, now_ms: float) -> None:
+        """Refuse who can no longer be served in time; send where devices have come back."""
+        for request_id in queue.expire(now_ms):
+            self._end(self._waiting.pop(request_id), "", failed="refused")
+        for model in queue.models:
+            self._serve(queue, model, math.inf, now_ms)
+        self._ticks = len(queue) > 0
+        if self._ticks:
+            self._push(now_ms + TICK_MS, queue)
+
+    def _serve(self, queue: HubQueue, model: str, num_places: float, now_ms: float) -> None:
+        for request_id, device_id in queue.serve(model, num_places, now_ms):
+            sequence = self._waiting.pop(request_id)
+            if device_id is None:
+                self._end(sequence, "", failed="refused")
+            else:
+                self._send(sequence, device_id, now_ms)
+
+    def _send(self, sequence: Sequence, device_id: DeviceId, now_ms: float) -> None:
+        sequence.arrived_ms = now_ms
         device = self._devices[device_id]
         self._push(device.submit(sequence, now_ms), (device, device.version))
         self._placer.changed(device)
@@ -138,6 +158,10 @@ class Simulation:
             self._placer.changed(device)
         for sequence in ended:
             self._finish(sequence, device, now_ms)
+        queue = self._placer.queue
+        if queue is not None and len(queue):
+            for sequence in ended:
+                self._serve(queue, sequence.job.model.name, 1, now_ms)
 
     def _finish(self, sequence: Sequence, device: SimDevice, now_ms: float) -> None:
         job = sequence.job
@@ -157,6 +181,7 @@ class Simulation:
                 tpot_ms=tpot_ms,
                 mean_batch=sequence.mean_batch,
                 joules=sequence.joules,
+                ahead_tokens=sequence.ahead_tokens,
             )
         )
 

@@ -13,6 +13,9 @@ from orchestrator.request import Slo
 from orchestrator.simulator.errors import InputError
 from orchestrator.simulator.fleet_file import FleetSpec
 
+# Of requests that name none.
+TENANT = "simulated"
+
 
 @dataclass(frozen=True, slots=True)
 class SimModel:
@@ -31,6 +34,8 @@ class Job:
     prompt_tokens: int
     completion_tokens: int
     slo: Slo
+    tenant: str = TENANT
+    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,8 @@ def recorded(path: Path) -> list[Job]:
     """Requests of a JSON-lines file, in order of arrival; raises InputError with the line.
 
     A line: {"arrival_ms", "model", "num_parameters", "prompt_tokens",
-    "completion_tokens"} and, if there is an objective, "ttft_ms" and "tpot_ms".
+    "completion_tokens"} and, if there is an objective, "ttft_ms" and "tpot_ms"; of a
+    fleet with several tenants "tenant", and "priority" (0).
     """
     jobs = []
     try:
@@ -143,4 +149,12 @@ def _job(raw: dict[str, object]) -> Job:
         prompt_tokens=max(1, int(number("prompt_tokens"))),
         completion_tokens=max(1, int(number("completion_tokens"))),
         slo=slo,
+        tenant=str(raw.get("tenant", TENANT)),
+        priority=_priority(raw.get("priority", 0)),
     )
+
+
+def _priority(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("priority must be a whole number")
+    return value

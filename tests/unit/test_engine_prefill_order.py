@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.config import BLOCK_TOKENS
-from agent.engine.prefill_order import AGEING_CHUNKS, PrefillOrder
+from agent.engine.prefill_order import PrefillOrder
 from agent.engine.request import RequestKey
 from agent.engine.sequence import Sequence
+from shoal.prefill_order import AGEING_CHUNKS
 from tests.unit.test_engine_core import RecordingRunner, make_core, request
 
 

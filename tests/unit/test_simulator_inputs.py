@@ -89,6 +89,14 @@ def test_recording_is_read_in_order_of_arrival(tmp_path):
     first, second = recorded(file)
     assert (first.arrival_ms, first.slo.tpot_ms, first.slo.ttft_ms) == (1, 9, None)
     assert second.model.num_parameters == 1_000_000_000
+    assert (first.tenant, first.priority) == ("simulated", 0)
+
+
+def test_recording_may_name_tenants_and_priorities(tmp_path):
+    file = tmp_path / "requests.jsonl"
+    file.write_text(json.dumps({**LINE, "tenant": "a", "priority": -3}))
+    (job,) = recorded(file)
+    assert (job.tenant, job.priority) == ("a", -3)
 
 
 @pytest.mark.parametrize(
@@ -97,6 +105,7 @@ def test_recording_is_read_in_order_of_arrival(tmp_path):
         ("{", "line 2"),
         (json.dumps({"arrival_ms": 1}), "line 2: model is missing"),
         (json.dumps({**LINE, "arrival_ms": -1}), "line 2: arrival_ms must be"),
+        (json.dumps({**LINE, "priority": 0.5}), "line 2: priority must be"),
         ("[]", "line 2"),
     ],
 )

@@ -1,11 +1,14 @@
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from orchestrator.config import HubConfig
 from orchestrator.fleet.view import DeviceClass
+from orchestrator.queueing.waiting_queue import QueueLimits
 from orchestrator.request import Slo
 from orchestrator.simulator.fleet_file import DeviceKind, FleetSpec, article_fleet
+from orchestrator.simulator.hub_queue import TICK_MS, WAITING_SHARE
 from orchestrator.simulator.policies import Policy
 from orchestrator.simulator.report import summary
 from orchestrator.simulator.run import Simulation
@@ -72,10 +75,60 @@ def test_two_models_share_the_device():
     assert second.latency_ms == pytest.approx(400, rel=0.01)
 
 
-def test_request_that_finds_no_place_is_refused():
+def test_request_that_finds_no_place_is_refused_by_who_has_no_queue():
     kind = replace(KIND, slots=1, max_waiting=1)
-    ended = run(*(job() for _ in range(4)), kinds=[kind]).ended
+    jobs = [job() for _ in range(4)]
+    ended = run(*jobs, kinds=[kind], policy=Policy.LEAST_LOADED).ended
     assert sorted(each.failed for each in ended) == ["", "", "refused", "refused"]
+    waited = run(*jobs, kinds=[kind])
+    assert [each.failed for each in waited.ended] == [""] * 4
+    assert waited.num_waited == 2
+
+
+def test_who_cannot_be_served_in_time_is_refused_by_the_hubs_queue():
+    kind = replace(KIND, slots=1)
+    slo = Slo(ttft_ms=1_000.0)
+    ended = run(*(job(completion_tokens=101, slo=slo) for _ in range(6)), kinds=[kind]).ended
+    # One is served, one waits on the device; 1.1 s each.
+    assert sum(each.failed == "refused" for each in ended) == 4
+
+
+def last_first_tokens(*jobs):
+    """Jobs in the order of their first tokens, of a device with one slot."""
+    ended = run(*jobs, kinds=[replace(KIND, slots=1)]).ended
+    in_order = sorted(ended, key=lambda each: each.job.arrival_ms + each.ttft_ms)
+    return [each.job for each in in_order]
+
+
+def test_the_urgent_go_first_among_those_who_wait():
+    # The first two are on the device when the others come.
+    before = [job(float(n)) for n in range(2)]
+    relaxed, urgent = job(2.0), replace(job(3.0), priority=50)
+    assert last_first_tokens(*before, relaxed, urgent)[2:] == [urgent, relaxed]
+
+
+def test_a_tenants_flood_does_not_put_back_anothers_request():
+    flood = [replace(job(float(n)), tenant="flood") for n in range(8)]
+    other = replace(job(8.0), tenant="other")
+    assert last_first_tokens(*flood, other).index(other) <= 3
+
+
+def test_a_short_prompt_is_computed_before_a_long_ones_rest():
+    long, short = job(0.0, prompt_tokens=4_000), job(500.0, prompt_tokens=300)
+    ended = {each.job: each for each in run(long, short).ended}
+    # Three chunks of four are the short one's: 300 tokens at 0.75 tokens/ms.
+    assert ended[short].ttft_ms == pytest.approx(400, rel=0.05)
+    # One chunk and then a step for the short one's answer in turn.
+    assert 4_300 <= ended[long].ttft_ms <= 4_600
+
+
+def test_the_hub_simulated_is_the_one_that_is_configured_by_default():
+    hub = {each.name: each.default for each in fields(HubConfig)}
+    limits = QueueLimits()
+    assert (hub["tick_ms"], hub["device_waiting_share"]) == (TICK_MS, WAITING_SHARE)
+    assert limits.max_requests == hub["max_queued"]
+    assert limits.max_prompt_bytes == hub["max_queued_prompt_bytes"]
+    assert limits.max_wait_ms == hub["max_queue_wait_ms"]
 
 
 @pytest.mark.parametrize("policy", list(Policy))
