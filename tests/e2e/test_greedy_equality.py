@@ -15,8 +15,8 @@ from tests.harness.reference import Reference
 
 NUM_PROMPTS = 100
 MAX_TOKENS = 16
-# Around the cuts, and across several of them.
-LENGTHS = (1, 2, 17, 60, 127, 128, 129, 200, 255, 256, 257, 400)
+# Around the cuts and across several of them, and as short as questions are.
+LENGTHS = (1, 128, 17, 257, 60, 2, 400, 33, 127, 9, 255, 45, 129, 5, 200, 24, 256, 70, 3, 90)
 
 
 @pytest.fixture(scope="module")
