@@ -230,6 +230,7 @@ def _engine_settings(
         threads=config.threads,
         kv_dir=config.kv_dir,
         kv_shared=config.kv_shared_file,
+        kv_sharing=config.kv_sharing,
         identity_dir=config.home,
         extra_arguments=config.engine_arguments,
     )
@@ -243,8 +244,7 @@ def _calibrated(
     store, choices, uncalibrated = CalibrationStore(config.home), {}, []
     for argument in config.models:
         files = variants(argument, config.models_dir)
-        name = catalogue_name(files[0])
-        key = key_of(capabilities, files)
+        name, key = catalogue_name(files[0]), key_of(capabilities, files)
         choice = store.find(name, key)
         if choice is None:
             uncalibrated.append(Uncalibrated(name, key, files))

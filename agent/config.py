@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.kv_sharing import SharePolicy
+
 # Prefill is always cut at multiples of this many tokens from the start of a
 # sequence; it is also the number of tokens of a KV block.
 BLOCK_TOKENS = 128
@@ -23,6 +25,9 @@ class PrefixCacheConfig:
     directory: Path | None = None
     # File (mode 0600) with the way to the shared tier; None or absent: no shared tier.
     shared_access: Path | None = None
+    # Which blocks go there, and at most so many bytes per second (0: no limit); None: as usual.
+    share_policy: SharePolicy | None = None
+    share_bytes_per_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

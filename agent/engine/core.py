@@ -157,6 +157,7 @@ class EngineCore:
             host_kv_bytes=int(counters.get("kv_host_bytes", 0)),
             disk_kv_bytes=int(counters.get("kv_disk_bytes", 0)),
             counters=counters,
+            sharing=None if self._prefixes is None else self._prefixes.sharing(),
         )
 
     def _may_start(self, sequence: Sequence) -> bool:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from agent.engine.request import RequestKey
+from agent.kv.sharing import SharingState
 from shoal.errors import ShoalError
 
 
@@ -151,3 +152,4 @@ class Load:
     host_kv_bytes: int = 0
     disk_kv_bytes: int = 0
     counters: Mapping[str, float] = field(default_factory=dict)
+    sharing: SharingState | None = None  # None: prefixes are not cached

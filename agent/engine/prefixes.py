@@ -11,6 +11,7 @@ from agent.engine.sequence import Phase, Sequence
 from agent.kv.fetching import Phase as FetchPhase
 from agent.kv.ledger import SeqKey
 from agent.kv.prefix_cache import PrefixCache, Prompt
+from agent.kv.sharing import SharingState
 
 # The agent kills an engine that has not ended 5 s after it was asked to.
 _CLOSE_WITHIN_S = 3.5
@@ -62,6 +63,9 @@ class PrefixStore(Protocol):
 
     def counters(self) -> Mapping[str, float]:
         """Cumulative figures and present sizes, named as the metrics are."""
+
+    def sharing(self) -> SharingState:
+        """What is done with blocks that are computed now, and why none are shared."""
 
     def close(self) -> None:
         """Write what is still queued, for a bounded time, and end all threads."""
@@ -188,6 +192,10 @@ class CachedPrefixes:
     def counters(self) -> Mapping[str, float]:
         """See PrefixStore."""
         return self._cache.counters()
+
+    def sharing(self) -> SharingState:
+        """See PrefixStore."""
+        return self._cache.sharing()
 
     def close(self) -> None:
         """See PrefixStore."""

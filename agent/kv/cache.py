@@ -30,9 +30,11 @@ from agent.kv.ledger import BlockLedger, SeqKey
 from agent.kv.reading import BlockReader
 from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer
+from agent.kv.sharing import SharingState
 from agent.kv.tails import Tails
 from agent.kv.tiers import Tiers
 from shoal.blocks import BlockHash
+from shoal.kv_sharing import SharePolicy
 
 # For the shared tier at the end, though the disk took all the time there was.
 _LEAST_CLOSE_S = 0.2
@@ -101,7 +103,7 @@ class BlockCache:
                 # Its write may have been dropped when it was new.
                 shelf.keep(block, entry.request.tenant_salt, data)
             if tier is not Tier.REDIS:
-                self._tiers.share(entry.request, block, data)
+                self._tiers.share(entry.request, block, data, is_new=False)
         self._counts["kv_missed_blocks"] += table.num_usable - len(hashes)
         waited_ms = entry.ready_ms - entry.began_ms
         return Restored(blocks, tiers, entry.decision, waited_ms, tail_tier=entry.tail_tier)
@@ -125,8 +127,7 @@ class BlockCache:
         request = self._finder.entries[seq].request
         block = self.ledger.table(seq).hashes[index]
         self._tiers.keep(block, data, request.tenant_salt, of=seq)
-        if self._tiers.shares_at_once(request):
-            self._tiers.share(request, block, data)
+        self._tiers.share(request, block, data, is_new=True)
         self._finder.resume_unblocked()
 
     def close(self, seq: SeqKey) -> None:
@@ -149,8 +150,13 @@ class BlockCache:
 
     @property
     def shares(self) -> bool:
-        """Whether there is a shared tier at all."""
-        return self._tiers.shared is not None
+        """Whether blocks go to a shared tier, and come from there, at all."""
+        shared = self._tiers.shared
+        return shared is not None and shared.policy is not SharePolicy.NEVER
+
+    def sharing(self) -> SharingState:
+        """What is done with blocks that are computed now."""
+        return self._tiers.sharing()
 
     def drain_shared(self, timeout_s: float) -> bool:
         """Wait until the shared tier has what was offered to it; on any thread."""

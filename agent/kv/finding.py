@@ -13,10 +13,10 @@ from agent.kv.fetching import Arrived, Counted, Fetching, Phase, TailArrived, Ti
 from agent.kv.ledger import SeqKey
 from agent.kv.policy import FetchInputs, fetch_or_recompute
 from agent.kv.reading import BlockReader
-from agent.kv.redis_tier import SharePolicy
 from agent.kv.tails import Tails
 from agent.kv.tiers import Tiers
 from shoal.blocks import BLOCK_TOKENS
+from shoal.kv_sharing import SharePolicy
 
 
 class PrefixFinder:

@@ -12,9 +12,10 @@ from agent.kv.cache import BlockCache, CacheConfig
 from agent.kv.disk import DiskTier
 from agent.kv.layout import Geometry
 from agent.kv.prefix_cache import PrefixCache
-from agent.kv.redis_tier import SharedTier, SharedTierConfig
+from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer
 from agent.kv.selfcheck import CodecReport, StatePort
+from agent.kv.sharing import SharedTierConfig
 from shoal.blocks import BlockSpace
 
 _SECRET_BYTES = 32

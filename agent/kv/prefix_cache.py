@@ -25,6 +25,7 @@ from agent.kv.fetching import Phase, PrefixRequest, Restored, usable_blocks
 from agent.kv.layout import Geometry, StateLayoutError
 from agent.kv.ledger import SeqKey
 from agent.kv.selfcheck import StatePort
+from agent.kv.sharing import SharingState
 from agent.kv.tail_files import MIN_TAIL_TOKENS
 from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace, block_hashes
 
@@ -92,6 +93,10 @@ class PrefixCache:
     def shares_at_once(self, seq: SeqKey) -> bool:
         """Whether other devices could use this prompt's blocks as soon as it is prefilled."""
         return self.cache.shares_at_once(seq)
+
+    def sharing(self) -> SharingState:
+        """What is done with blocks that are computed now."""
+        return self.cache.sharing()
 
     def counters(self) -> dict[str, float]:
         """Those of the block cache and of the tails."""

@@ -13,21 +13,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 
 import redis
 import structlog
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from agent.kv.block_read import BlockReads
 from agent.kv.codec import Block
 from agent.kv.link import BandwidthBudget, Breaker, BreakerState, Speed
 from agent.kv.pacing import Pace
 from agent.kv.policy import STALL_LIMIT_MS
+from agent.kv.redis_client import shared_client
 from agent.kv.seal import Sealer, SealError
+from agent.kv.sharing import NotShared, SharedCounters, SharedTierConfig, SharingState
 from agent.kv.write_behind import WriteBehind, WriteJob
 from shoal.blocks import BlockHash, shared_key
+from shoal.kv_sharing import SharePolicy
 
 log = structlog.get_logger()
 _WRITE_TIMEOUT_S = 5.0
@@ -38,40 +38,10 @@ _PAUSE_WHEN_FULL_S = 5.0
 _LEAST_JOIN_S = 0.2  # for a store that is under way when the queue's time is over
 _REMEMBERED_BLOCKS = 65_536
 _FAILURES = (redis.RedisError, OSError)
-
-
-class SharePolicy(StrEnum):
-    """Which blocks leave the device."""
-
-    ALWAYS = "always"
-    ON_SECOND_USE = "on_second_use"
-    NEVER = "never"
-
-
-@dataclass(frozen=True, slots=True)
-class SharedTierConfig:
-    """How to reach the shared tier, and how much of the link it may use."""
-
-    url: str  # redis://, rediss:// or unix://, with the agent's own user
-    policy: SharePolicy = SharePolicy.ALWAYS
-    ca_file: str | None = None  # for rediss://
-    write_bytes_per_s: int = 0  # 0: no limit
-    read_concurrency: int = 4
-    queue_bytes: int = 64 * 1024 * 1024
-
-
-@dataclass(slots=True)
-class SharedCounters:
-    """Cumulative since start."""
-
-    hits: int = 0
-    misses: int = 0
-    damaged: int = 0
-    failures: int = 0
-    refused_full: int = 0
-    written: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
+# The tier knows this device's user not, no longer, or not with these rights.
+_DENIALS = (redis.AuthenticationError, redis.exceptions.NoPermissionError)
+# For so long after a block found no place in the queue that is why blocks are not shared.
+_DROP_SHOWS_S = 30.0
 
 
 @dataclass(slots=True)
@@ -92,6 +62,7 @@ class SharedTier:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.policy = config.policy
+        self.config = config
         self.pace = Pace()  # of writes; whoever has several tiers gives them one
         self.counters = SharedCounters()
         self._sealer = sealer
@@ -104,10 +75,12 @@ class SharedTier:
         self._damaged: OrderedDict[BlockHash, None] = OrderedDict()
         self._budget = BandwidthBudget(config.write_bytes_per_s, clock())
         self._full_until_s = 0.0
+        self._dropped_at_s: float | None = None
+        self._denied = False
         self._closing = threading.Event()
         stall_s = STALL_LIMIT_MS / 1000
-        self._reader = _client(config, timeout_s=stall_s * 0.8)
-        self._writer = _client(config, timeout_s=_WRITE_TIMEOUT_S)
+        self._reader = shared_client(config, timeout_s=stall_s * 0.8)
+        self._writer = shared_client(config, timeout_s=_WRITE_TIMEOUT_S)
         self._reads = BlockReads(self._reader, sealer.sealed_bytes)
         self.readers = ThreadPoolExecutor(config.read_concurrency, "kv-shared-read")
         self._write_behind = WriteBehind("kv-shared-write", self._store, config.queue_bytes)
@@ -189,18 +162,44 @@ class SharedTier:
             self._breaker.failure(self._clock(), hung=True)
         self.counters.failures += 1
 
-    def offer(self, block: BlockHash, tenant_salt: bytes, data: Block) -> bool:
-        """Queue a block for storing; False when not (stored already, policy, breaker, full)."""
-        if self.policy is SharePolicy.NEVER or block in self._known or not self.available:
-            return False
-        return self._write_behind.offer(WriteJob(block, tenant_salt, data))
+    def offer(self, block: BlockHash, tenant_salt: bytes, data: Block) -> NotShared | None:
+        """Queue a block for storing; None when that was done or the tier has it, else why not."""
+        obstacle = self.state().not_shared
+        if self.policy is not SharePolicy.NEVER and not self.available:
+            return obstacle or NotShared.UNREACHABLE
+        if obstacle in (NotShared.POLICY_NEVER, NotShared.TIER_FULL):
+            return obstacle
+        if block in self._known or self._write_behind.offer(WriteJob(block, tenant_salt, data)):
+            return None
+        self.counters.dropped += 1
+        self._dropped_at_s = self._clock()
+        return self.state().not_shared
+
+    def state(self) -> SharingState:
+        """What is done with blocks that are computed now."""
+        limit = self.config.write_bytes_per_s
+        return SharingState(self.policy, limit, self._obstacle(self._clock()))
+
+    def _obstacle(self, now_s: float) -> NotShared | None:
+        dropped_at_s = self._dropped_at_s
+        if self.policy is SharePolicy.NEVER:
+            return NotShared.POLICY_NEVER
+        if self._denied:
+            return NotShared.AUTH_FAILED
+        if self._breaker.state is BreakerState.OPEN:
+            return NotShared.UNREACHABLE
+        if now_s < self._full_until_s:
+            return NotShared.TIER_FULL
+        if dropped_at_s is not None and now_s - dropped_at_s < _DROP_SHOWS_S:
+            limited = self.config.write_bytes_per_s > 0
+            return NotShared.WRITE_LIMIT if limited else NotShared.QUEUE_FULL
+        return None
 
     def figures(self) -> dict[str, float]:
         """Counters and the state of the link, named as metrics are."""
         figures: dict[str, float] = {
             f"kv_shared_{name}": value for name, value in asdict(self.counters).items()
         }
-        figures["kv_shared_dropped"] = self._write_behind.num_dropped
         figures["kv_shared_open"] = float(self._breaker.state is BreakerState.OPEN)
         figures["kv_shared_bytes_per_s"] = self.bandwidth_bytes_per_s or 0.0
         return figures
@@ -235,6 +234,7 @@ class SharedTier:
                 return
             sealed = self._sealer.seal(job.tenant_salt, job.block, job.data)
             wait_s = self._budget.wait_s(len(sealed), self._clock())
+            self.counters.write_waits_ms += 1000 * wait_s
             if wait_s and self._closing.wait(wait_s):
                 return
             started = self._clock()
@@ -266,13 +266,16 @@ class SharedTier:
     def _worked(self) -> None:
         with self._lock:
             self._breaker.success()
+            self._denied = self._denied and self._breaker.state is BreakerState.OPEN
 
     def _failed(self, error: Exception) -> None:
         self.counters.failures += 1
         was = self._breaker.state
         # Refused credentials do not heal by asking again at once.
-        hopeless = isinstance(error, redis.TimeoutError | redis.AuthenticationError)
+        denied = isinstance(error, _DENIALS)
         with self._lock:
+            self._denied = denied
+            hopeless = denied or isinstance(error, redis.TimeoutError)
             self._breaker.failure(self._clock(), hung=hopeless)
         if was is BreakerState.CLOSED and self._breaker.state is BreakerState.OPEN:
             log.warning("kv_shared_tier_off", error=type(error).__name__)
@@ -286,15 +289,3 @@ class SharedTier:
                 blocks[block] = None
             if len(blocks) > _REMEMBERED_BLOCKS:
                 blocks.popitem(last=False)
-
-
-def _client(config: SharedTierConfig, timeout_s: float) -> redis.Redis:
-    tls = {"ssl_ca_certs": config.ca_file} if config.url.startswith("rediss://") else {}
-    return redis.Redis.from_url(
-        config.url,
-        protocol=2,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        **tls,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
 from agent.kv.codec import Block
@@ -10,10 +11,12 @@ from agent.kv.fetching import PrefixRequest
 from agent.kv.host import HostTier
 from agent.kv.ledger import BlockLedger, SeqKey
 from agent.kv.pacing import Pace
-from agent.kv.redis_tier import SharedTier, SharePolicy
+from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer
+from agent.kv.sharing import NotShared, SharingState
 from agent.kv.shelf import DiskShelf
 from shoal.blocks import BlockHash
+from shoal.kv_sharing import SharePolicy
 
 
 class Tiers:
@@ -34,6 +37,8 @@ class Tiers:
         self.sealer = sealer
         self.pace = Pace()
         self.shelf: DiskShelf | None = None
+        # How often a block was not handed to the shared tier, by reason.
+        self._not_shared: Counter[NotShared] = Counter()
         if disk is not None:
             self.shelf = DiskShelf(ledger.disk, disk, sealer, disk_write_failed, self.pace)
         if shared is not None:
@@ -62,10 +67,29 @@ class Tiers:
             and shared.available
         )
 
-    def share(self, request: PrefixRequest, block: BlockHash, data: Block) -> None:
-        """To the shared tier, behind; unless the request's blocks must stay here."""
-        if self.shared is not None and request.share:
-            self.shared.offer(block, request.tenant_salt, data)
+    def share(self, request: PrefixRequest, block: BlockHash, data: Block, *, is_new: bool) -> None:
+        """To the shared tier, behind, unless there is a reason not to, which is counted.
+
+        `is_new`: computed just now; else it is used again.
+        """
+        shared = self.shared
+        reason: NotShared | None
+        if shared is None:
+            reason = NotShared.NO_SHARED_TIER
+        elif not request.share:
+            reason = NotShared.LOCAL_ONLY
+        elif is_new and shared.policy is SharePolicy.ON_SECOND_USE:
+            return
+        else:
+            reason = shared.offer(block, request.tenant_salt, data)
+        if reason is not None:
+            self._not_shared[reason] += 1
+
+    def sharing(self) -> SharingState:
+        """What is done with blocks that are computed now."""
+        if self.shared is None:
+            return SharingState(SharePolicy.ALWAYS, 0, NotShared.NO_SHARED_TIER)
+        return self.shared.state()
 
     def figures(self) -> dict[str, float]:
         """Present sizes and cumulative evictions, named as metrics are."""
@@ -75,6 +99,7 @@ class Tiers:
             "kv_host_evictions": ledger.host.num_evictions,
             "kv_disk_bytes": ledger.disk.used_bytes,
             "kv_disk_evictions": ledger.disk.num_evictions,
+            **{f"kv_not_shared_{why}": count for why, count in self._not_shared.items()},
         }
         if self.shelf is not None:
             figures["kv_disk_dropped"] = self.shelf.num_dropped

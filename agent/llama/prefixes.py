@@ -16,8 +16,8 @@ from agent.kv.access import load_shared_access
 from agent.kv.codec import state_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
 from agent.kv.prefix_cache import PrefixCache
-from agent.kv.redis_tier import SharedTierConfig
 from agent.kv.selfcheck import CodecReport, check_codec
+from agent.kv.sharing import SharedTierConfig
 from agent.llama.context import KEPT_BLOB_BYTES, LlamaRunner
 from agent.llama.library import STATE_SEQ_VERSION, library_version
 from agent.llama.measure import probe_tokens
@@ -25,6 +25,7 @@ from agent.llama.model import fingerprint
 from agent.llama.report import KV_TYPE
 from shoal.blocks import BlockSpace
 from shoal.kv_budget import host_tier_bytes
+from shoal.kv_sharing import SharePolicy
 
 log = structlog.get_logger()
 
@@ -59,7 +60,7 @@ def open_prefixes(
         host_bytes = host_tier_bytes(read_memory(Path("/")).available_bytes)
     settings = _with_shared_tier(
         KvSettings(host_bytes, config.disk_bytes, config.directory, any_length=any_length),
-        config.shared_access,
+        config,
     )
 
     def opened(settings: KvSettings) -> PrefixCache:
@@ -80,8 +81,9 @@ def open_prefixes(
     return CachedPrefixes(cache)
 
 
-def _with_shared_tier(settings: KvSettings, file: Path | None) -> KvSettings:
+def _with_shared_tier(settings: KvSettings, config: PrefixCacheConfig) -> KvSettings:
     """The settings with the shared tier that the file describes, if there is a good one."""
+    file = config.shared_access
     if file is None:
         return settings
     try:
@@ -95,7 +97,12 @@ def _with_shared_tier(settings: KvSettings, file: Path | None) -> KvSettings:
     return replace(
         settings,
         fleet_secret=access.fleet_secret,
-        shared=SharedTierConfig(access.login_url, ca_file=ca_file),
+        shared=SharedTierConfig(
+            access.login_url,
+            policy=config.share_policy or SharePolicy.ALWAYS,
+            ca_file=ca_file,
+            write_bytes_per_s=config.share_bytes_per_s or 0,
+        ),
     )
 
 

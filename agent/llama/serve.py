@@ -34,6 +34,7 @@ from agent.llama.service import EngineService
 from agent.llama.speculating import Speculator
 from agent.llama.verifier_link import VerifierLinks
 from agent.llama.verify_service import VerifyService
+from shoal.kv_sharing import share_policy_flag, write_limit_flag
 from shoal.logs import set_up_logs
 from shoal.model_names import catalogue_name
 from shoal.v1 import engine_pb2_grpc, inference_pb2_grpc, verify_pb2_grpc
@@ -101,6 +102,8 @@ def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     add("--kv-disk-mib", type=int, default=2048, help="disk for KV blocks; 0: none")
     add("--kv-dir", type=Path, help="folder for KV blocks; without it none are kept on disk")
     add("--kv-shared", type=Path, help="file with the way to the fleet's shared blocks")
+    add("--kv-share", type=share_policy_flag, help="always, on_second_use or never")
+    add("--kv-write-limit", type=write_limit_flag, help="MB/s to the shared blocks; 0: no limit")
 
 
 def _cache_config(options: argparse.Namespace) -> PrefixCacheConfig | None:
@@ -112,6 +115,8 @@ def _cache_config(options: argparse.Namespace) -> PrefixCacheConfig | None:
         disk_bytes=max(0, options.kv_disk_mib) * 1024**2,
         directory=options.kv_dir,
         shared_access=options.kv_shared,
+        share_policy=options.kv_share,
+        share_bytes_per_s=options.kv_write_limit,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 from agent.engine.output import Finished, FinishReason, Load, SampledToken, Speculated, Update
+from agent.kv.sharing import SharingState
 from shoal.v1 import inference_pb2 as pb
 
 _REASONS = {
@@ -96,4 +97,15 @@ def load_to_wire(load: Load, model: str) -> pb.EngineLoad:
         host_kv_bytes=load.host_kv_bytes,
         disk_kv_bytes=load.disk_kv_bytes,
         counters=dict(load.counters),
+        kv_sharing=_sharing(load.sharing),
+    )
+
+
+def _sharing(state: SharingState | None) -> pb.KvSharing | None:
+    if state is None:
+        return None
+    return pb.KvSharing(
+        policy=state.policy,
+        write_bytes_per_s=state.write_bytes_per_s,
+        not_shared=state.not_shared or "",
     )

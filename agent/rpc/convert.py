@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from agent.hardware.load import LoadSample
 from agent.hardware.report import Capabilities
+from agent.kv.sharing import FAULTS
 from agent.session import connection
 from agent.session.rejection import RejectReason
 from agent.session.supervision import EngineState
 from shoal.v1 import device_pb2 as pb
-from shoal.v1 import engine_pb2
+from shoal.v1 import engine_pb2, inference_pb2
 from shoal.wire import agree_on_protocol
 
 _MODEL_STATES = {
@@ -111,3 +114,9 @@ def device_load(sample: LoadSample) -> pb.DeviceLoad:
     if sample.temperature_c is not None:
         load.temperature_c = sample.temperature_c
     return load
+
+
+def sharing_conditions(engines: Iterable[inference_pb2.EngineLoad]) -> list[str]:
+    """Named conditions of a device whose KV blocks should be shared and are not."""
+    reasons = {engine.kv_sharing.not_shared for engine in engines}
+    return [f"kv_sharing_{reason}" for reason in sorted(reasons & FAULTS)]

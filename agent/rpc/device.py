@@ -260,9 +260,11 @@ class Device:
     def _heartbeat(self) -> pb.Heartbeat:
         now = asyncio.get_running_loop().time()
         sample = self._sampler.sample((os.getpid(), *self._engines.pids()), now)
+        load, engines = convert.device_load(sample), self._engines.loads()
+        load.conditions.extend(convert.sharing_conditions(engines))
         return pb.Heartbeat(
-            load=convert.device_load(sample),
-            engines=self._engines.loads(),
+            load=load,
+            engines=engines,
             device_unix_ms=time.time_ns() // 10**6,
         )
 

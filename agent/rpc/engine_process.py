@@ -31,6 +31,8 @@ class EngineSpec:
     # Folder for KV blocks of all models, and the file with the way to shared ones.
     kv_dir: Path | None = None
     kv_shared: Path | None = None
+    # The owner's word on sharing: arguments for the engine, as they were given.
+    kv_sharing: tuple[str, ...] = ()
     # Folder of the device's certificate, which verifiers want to see.
     identity_dir: Path | None = None
     extra_arguments: tuple[str, ...] = ()
@@ -61,7 +63,7 @@ def engine_command(spec: EngineSpec) -> list[str]:
             command += [option, str(value)]
     if not spec.measure:
         command.append("--no-measure")
-    return [*command, *spec.extra_arguments]
+    return [*command, *spec.kv_sharing, *spec.extra_arguments]
 
 
 def _companion_command(spec: EngineSpec) -> list[str]:

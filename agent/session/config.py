@@ -13,6 +13,7 @@ from agent.hardware.report import DEVICE_CLASSES
 from agent.session.errors import AgentError, ExitCode
 from agent.session.local_address import LocalAddress, add_local_api, local_address
 from shoal.home import default_home
+from shoal.kv_sharing import share_policy_flag, write_limit_flag
 
 # In the agent's home; written with the identity, read by engines.
 SHARED_KV_FILE = "kv-shared.json"
@@ -43,6 +44,8 @@ class AgentConfig:
     # Where OpenAI's API is served on this device; None: it is not.
     local_api: LocalAddress | None = None
     local_key: bool = True
+    # Engine arguments: which KV blocks are shared, and how fast; empty: the engine's defaults.
+    kv_sharing: tuple[str, ...] = ()
     # Measure in the first idle minute what suits models of which nothing is known.
     calibrates: bool = True
     # Where install.sh put this agent, as its control script says; None: it did not.
@@ -91,6 +94,19 @@ def _parser() -> argparse.ArgumentParser:
     add("--engine-arg", action="append", default=[], help="passed on to each engine; repeatable")
     add("--grace-s", type=float, default=3.0, help="time for running requests at the end")
     add("--join-patience-s", type=float, default=20.0, help="how long to retry joining")
+    add(
+        "--kv-share",
+        type=share_policy_flag,
+        metavar="POLICY",
+        help="KV blocks that go to the "
+        "fleet's shared cache: always, on_second_use or never (default: always)",
+    )
+    add(
+        "--kv-write-limit",
+        type=write_limit_flag,
+        metavar="MB/S",
+        help="at most so fast, for each model; 0: no limit (default)",
+    )
     add_local_api(parser)
     add(
         "--calibrate",
@@ -133,9 +149,17 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
             given.local_api or os.environ.get("SHOAL_LOCAL_API", ""), key=not given.no_local_key
         ),
         local_key=not given.no_local_key,
+        kv_sharing=_kv_sharing(given),
         calibrates=(given.calibrate or os.environ.get("SHOAL_CALIBRATE", "auto")) != "never",
         prefix=Path(prefix) if (prefix := os.environ.get("SHOAL_AGENT_PREFIX")) else None,
     )
+
+
+def _kv_sharing(given: argparse.Namespace) -> tuple[str, ...]:
+    arguments = () if given.kv_share is None else ("--kv-share", str(given.kv_share))
+    if given.kv_write_limit is None:
+        return arguments
+    return (*arguments, "--kv-write-limit", f"{given.kv_write_limit / 1e6:.6f}")
 
 
 def _token(given: argparse.Namespace) -> str:

@@ -18,6 +18,7 @@ from orchestrator.gateway.local_served import local_families
 MAX_DEVICES = 500
 # An engine has about forty counters; a device could name any number.
 _MAX_COUNTERS = 128
+_LONGEST = 60  # of a device's words in a label
 _COUNTER_NAME = re.compile(r"[a-z][a-z0-9_]{0,60}")
 _ENGINE_GAUGES = {
     "running": "Sequences that run.",
@@ -84,9 +85,18 @@ def _engine_families(devices: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
         name: GaugeMetricFamily(f"shoal_engine_{name}", text, labels=labels)
         for name, text in _ENGINE_GAUGES.items()
     }
+    sharing = GaugeMetricFamily(
+        "shoal_engine_kv_sharing",
+        "1, with the policy and why no KV blocks are shared now.",
+        labels=(*labels, "policy", "not_shared"),
+    )
     for device in devices:
         for model in device["models"]:
             load = model.get("load") or {}
+            told = load.get("kv_sharing")
+            if told:
+                terms = (str(told["policy"])[:_LONGEST], str(told["not_shared"])[:_LONGEST])
+                sharing.add_metric((device["name"], model["name"], *terms), 1.0)
             of = (device["name"], model["name"])
             for name in _ENGINE_GAUGES:
                 _add(families[name], of, load.get(name))
@@ -100,6 +110,7 @@ def _engine_families(devices: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
                     )
                 _add(families[name], of, value)
     yield from families.values()
+    yield sharing
 
 
 def _add(family: Metric, labels: tuple[str, str], value: object) -> None:

@@ -13,6 +13,7 @@ import typer
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 from shoal.home import default_home, environment_with
+from shoal.kv_sharing import SharePolicy
 
 token_app = typer.Typer(help="Join tokens for devices.", no_args_is_help=True)
 agent_app = typer.Typer(help="This machine as a device.", no_args_is_help=True)
@@ -91,6 +92,13 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     tdp_w: Annotated[
         float | None, typer.Option(min=0.1, help="Power under load, W, if there is no meter.")
     ] = None,
+    kv_share: Annotated[
+        SharePolicy | None, typer.Option(help="KV blocks that leave the device [always].")
+    ] = None,
+    kv_write_limit: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="MB/S", help="For KV blocks that leave it; 0: no limit [0]."),
+    ] = None,
 ) -> None:
     """Turn this process into an agent that serves models for a fleet."""
     device = name or os.uname().nodename
@@ -105,6 +113,7 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
         for each in given:
             command += [flag, str(Path(each).absolute()) if Path(each).is_file() else each]
     optional = {"--class": device_class, "--slots": slots, "--context": context, "--tdp-w": tdp_w}
+    optional |= {"--kv-share": kv_share, "--kv-write-limit": kv_write_limit}
     for flag, value in optional.items():
         if value is not None:
             command += [flag, str(value)]

@@ -47,7 +47,7 @@ NAMED = "has the name of an opener and opens nothing"
 # (file, call) -> reason.
 KNOWN_CALLS = {
     ("orchestrator/dispatch/cloud_http.py", "httpx.AsyncClient"): GATED,
-    ("agent/kv/redis_tier.py", "redis.Redis.from_url"): (
+    ("agent/kv/redis_client.py", "redis.Redis.from_url"): (
         "the fleet's cache Redis: sealed blocks, none of a local_only request"
     ),
     ("agent/local_api/server.py", "socket.socket"): "listens for this device's own clients",
@@ -95,6 +95,7 @@ KNOWN_IMPORTS = {
     ("agent/hardware/report.py", "socket"): "the machine's name",
     ("agent/session/config.py", "socket"): "the machine's name",
     ("agent/kv/block_read.py", "redis"): "reads the answer on the cache tier's own connection",
+    ("agent/kv/redis_tier.py", "redis"): "the errors of the cache tier's connection",
     ("agent/calibration/trial.py", "grpc"): f"{LOCAL}: the errors of an engine on trial",
     ("agent/llama/serve.py", "grpc"): f"{LOCAL}: serves",
     ("agent/companion/serve.py", "grpc"): f"{LOCAL}: serves",

@@ -83,6 +83,27 @@ def engine(cold: list[list[int]], access_file: Path) -> Iterator[EngineProcess]:
         yield second
 
 
+def test_a_device_whose_owner_shares_nothing_writes_and_reads_nothing(access_file, redis_url, cold):
+    flags = (*FLAGS, "--kv-shared", str(access_file), "--kv-share", "never")
+
+    async def ask_known_and_new(engine: EngineProcess) -> tuple[list[Answer], pb.EngineLoad, str]:
+        async with engine_client(engine) as client:
+            answers = [await client.run(ask(number)) for number in (0, NUM_PROMPTS + 9)]
+            load = (await client.idle()).load
+            return answers, load, (await client.describe()).block_space
+
+    with redis.Redis.from_url(redis_url) as store:
+        before = store.dbsize()
+        with running_engine(smollm2_file(), *flags) as engine:
+            answers, load, space = asyncio.run(ask_known_and_new(engine))
+        assert store.dbsize() == before
+    assert [tiers(answer) for answer in answers] == [{}, {}]
+    assert answers[0].tokens == cold[0]
+    assert (load.kv_sharing.policy, load.kv_sharing.not_shared) == ("never", "policy_never")
+    assert load.counters["kv_not_shared_policy_never"] >= NUM_BLOCKS
+    assert space == ""
+
+
 async def run(client: EngineClient, number: int) -> Answer:
     return await client.run(ask(number))
 

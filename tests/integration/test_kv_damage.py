@@ -12,8 +12,9 @@ from structlog.testing import capture_logs
 
 from agent.kv.disk import DiskTier
 from agent.kv.layout import CacheShape, Geometry, TensorRows
-from agent.kv.redis_tier import SharedTier, SharedTierConfig
+from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer
+from agent.kv.sharing import SharedTierConfig
 from shoal.blocks import BlockHash, shared_key
 from tests.harness.kv_rig import (
     GEOMETRY,

@@ -22,7 +22,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from structlog.testing import capture_logs
 
 from agent.kv.fetching import Tier
-from agent.kv.redis_tier import SharedTier, SharedTierConfig
+from agent.kv.redis_tier import SharedTier
+from agent.kv.sharing import SharedTierConfig
 from tests.harness.kv_rig import LIVENESS_S, Rig, prompt, sealer
 from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis

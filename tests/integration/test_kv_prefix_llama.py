@@ -18,9 +18,10 @@ from agent.kv.fetching import Phase, Restored
 from agent.kv.layout import Geometry
 from agent.kv.ledger import SeqKey
 from agent.kv.prefix_cache import PrefixCache, Prompt
-from agent.kv.redis_tier import SharedTier, SharedTierConfig
+from agent.kv.redis_tier import SharedTier
 from agent.kv.seal import Sealer
 from agent.kv.selfcheck import check_codec
+from agent.kv.sharing import SharedTierConfig
 from shoal.blocks import BLOCK_TOKENS, BlockSpace
 from tests.harness.kv_llama import Engine, llama, loaded_model
 from tests.harness.models import smollm2_file

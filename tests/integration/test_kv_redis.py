@@ -14,8 +14,10 @@ import redis
 from structlog.testing import capture_logs
 
 from agent.kv.fetching import Phase, Tier
-from agent.kv.redis_tier import SharedTier, SharedTierConfig, SharePolicy
+from agent.kv.redis_tier import SharedTier
+from agent.kv.sharing import NotShared, SharedTierConfig
 from shoal.blocks import SHARED_KEY_PREFIX, shared_key, shared_tier_acl
+from shoal.kv_sharing import SharePolicy
 from tests.harness.kv_rig import LIVENESS_S, TENANT, Rig, prompt, right_bytes, sealer
 from tests.harness.redis_server import running_redis
 
@@ -123,6 +125,49 @@ def test_the_policy_decides_when_a_block_leaves(
             assert rig.cache.drain(5)
             seen.append(client.dbsize())
     assert seen == keys_after
+    counted = rig.cache.counters().get("kv_not_shared_policy_never", 0)
+    assert (counted > 0) == (policy is SharePolicy.NEVER)
+    assert rig.cache.shares == (policy is not SharePolicy.NEVER)
+    rig.stop()
+
+
+def test_the_reason_why_blocks_stay_is_named_and_counted(url: str) -> None:
+    alone = Rig()
+    alone.run(prompt(1))
+    assert alone.cache.sharing().not_shared is NotShared.NO_SHARED_TIER
+    assert alone.cache.counters()["kv_not_shared_no_shared_tier"] == 1
+    alone.stop()
+    denied = rig_on(url.replace("unix://", "unix://nobody:wrong@"))
+    with capture_logs():
+        denied.run(prompt(1))
+        assert denied.cache.drain(5)
+        denied.run(prompt(2))
+        state = denied.cache.sharing()
+        denied.stop()
+    assert state.not_shared is NotShared.AUTH_FAILED
+    gone = rig_on("unix:///nowhere")
+    with capture_logs():
+        for number in range(3):
+            gone.run(prompt(number))
+            gone.cache.drain(5)
+        assert gone.cache.sharing().not_shared is NotShared.UNREACHABLE
+        assert gone.cache.counters()["kv_not_shared_unreachable"] > 0
+        gone.stop()
+
+
+def test_the_write_limit_holds_and_what_it_costs_is_named(url: str) -> None:
+    block_bytes = sealer().sealed_bytes
+    limit = 4 * block_bytes
+    config = SharedTierConfig(url, write_bytes_per_s=limit, queue_bytes=2 * block_bytes)
+    rig = Rig(shared=SharedTier(config, sealer()))
+    started = time.monotonic()
+    rig.run(prompt(*range(12)))
+    rig.cache.drain(10)
+    elapsed_s = time.monotonic() - started
+    figures = rig.cache.counters()
+    assert figures["kv_shared_bytes_written"] <= limit * (1 + elapsed_s)
+    assert figures["kv_not_shared_write_limit"] == figures["kv_shared_dropped"] > 0
+    assert rig.cache.sharing().not_shared is NotShared.WRITE_LIMIT
     rig.stop()
 
 

@@ -11,6 +11,8 @@ from agent.engine.policy import BatchingPolicy
 from agent.engine.request import RequestKey
 from agent.engine.scheduler import Scheduler
 from agent.engine.sequence import Phase, Sequence
+from agent.kv.sharing import NotShared, SharingState
+from shoal.kv_sharing import SharePolicy
 from tests.unit.test_engine_core import Clock, RecordingRunner, request, run, texts
 
 
@@ -55,6 +57,9 @@ class ScriptedStore:
 
     def next_deadline_s(self) -> float | None:
         return 7.0 if self.late else None
+
+    def sharing(self) -> SharingState:
+        return SharingState(SharePolicy.ALWAYS, 0, NotShared.NO_SHARED_TIER)
 
     def counters(self) -> dict[str, float]:
         return {"kv_host_bytes": 5.0, "kv_disk_bytes": 6.0}

@@ -7,8 +7,8 @@ import pytest
 
 from agent.kv.layout import Geometry
 from agent.kv.opening import KvSettings, local_secret, model_folder, open_prefix_cache
-from agent.kv.redis_tier import SharedTierConfig
 from agent.kv.selfcheck import CodecReport
+from agent.kv.sharing import SharedTierConfig
 from shoal.blocks import BlockSpace
 from tests.harness.kv_rig import GEOMETRY
 
