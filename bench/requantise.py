@@ -1,8 +1,9 @@
-"""Make the Q4_0 file that the figures were measured with from the packaged Q4_1 one.
+"""Make the files that the figures were measured with from the packaged Q4_1 one.
 
     python -m bench.requantise SmolLM2-135M-Instruct.Q4_0.gguf
+    python -m bench.requantise --type q8_0 SmolLM2-135M-Instruct.Q8_0.gguf
 
-Requantising loses quality; the file is for comparing speed only.
+Requantising loses quality, and gains none; the files are for comparing speed only.
 """
 
 from __future__ import annotations
@@ -14,15 +15,19 @@ import llama_cpp.llama_cpp as llama
 
 from tests.harness.models import smollm2_file
 
+_TYPES = {"q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0, "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0}
+
 
 def main() -> None:
     """Write the file; raises RuntimeError when llama.cpp refuses."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("destination", type=Path)
-    destination: Path = parser.parse_args().destination
+    parser.add_argument("--type", choices=tuple(_TYPES), default="q4_0")
+    options = parser.parse_args()
+    destination: Path = options.destination
     llama.llama_backend_init()
     params = llama.llama_model_quantize_default_params()
-    params.ftype = llama.LLAMA_FTYPE_MOSTLY_Q4_0
+    params.ftype = _TYPES[options.type]
     params.allow_requantize = True
     code = llama.llama_model_quantize(
         str(smollm2_file()).encode(), str(destination).encode(), params
