@@ -12,9 +12,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +20,8 @@ import psutil
 
 from bench.load import Target
 from bench.pair import NAMES
-from bench.servers import free_port
+from bench.servers import free_port, wait_for
 
-_READY_WITHIN_S = 60.0
 _ALIAS = "bench-model"
 
 _HAPROXY = """
@@ -71,7 +67,7 @@ def two_llama_servers(binary: Path, model: Path, *, slots: int, context: int) ->
             process = stack.enter_context(_running(command, core))
             targets[name] = Target(f"http://127.0.0.1:{port}", _ALIAS)
             processes[name] = psutil.Process(process.pid)
-            _wait_for(f"{targets[name].url}/health", process)
+            wait_for(f"{targets[name].url}/health", process)
         yield Servers(targets, processes)
 
 
@@ -92,7 +88,7 @@ def in_front(router: str, servers: Servers) -> Iterator[Target]:
         command = _COMMANDS[router](binary, port, urls, Path(folder))
         with _running(command, None) as process:
             target = Target(f"http://127.0.0.1:{port}", _ALIAS)
-            _wait_for(f"{target.url}/v1/models", process)
+            wait_for(f"{target.url}/v1/models", process)
             yield target
 
 
@@ -163,18 +159,3 @@ def _running(command: list[str], core: int | None) -> Iterator[subprocess.Popen[
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait(30)
-
-
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + _READY_WITHIN_S
-    while time.monotonic() < deadline:
-        with (
-            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
-            urllib.request.urlopen(url, timeout=2) as answer,
-        ):
-            if answer.status == 200:
-                return
-        if process.poll() is not None:
-            raise RuntimeError(f"{process.args!r} exited with {process.returncode}")
-        time.sleep(0.1)
-    raise RuntimeError(f"{url} did not answer within {_READY_WITHIN_S:.0f} s")

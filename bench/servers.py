@@ -19,6 +19,7 @@ from bench.load import Target
 
 REPO = Path(__file__).resolve().parent.parent
 SHOAL = Path(sys.executable).parent / "shoal"
+_READY_WITHIN_S = 60.0
 
 
 def free_port() -> int:
@@ -39,26 +40,27 @@ def llama_server(binary: Path, model: Path, *, slots: int, context: int) -> Iter
             stdout=log, stderr=log,
         )  # fmt: skip
         try:
-            _wait_healthy(f"http://127.0.0.1:{port}/health", process, log)
+            wait_for(f"http://127.0.0.1:{port}/health", process)
             yield Target(f"http://127.0.0.1:{port}", model.stem)
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _wait_healthy(url: str, process: subprocess.Popen[bytes], log: object) -> None:
-    deadline = time.monotonic() + 60
+def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process answers `url` with 200; RuntimeError when it ends or is too late."""
+    deadline = time.monotonic() + _READY_WITHIN_S
     while time.monotonic() < deadline:
         with (
-            contextlib.suppress(urllib.error.URLError, ConnectionError),
+            contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError),
             urllib.request.urlopen(url, timeout=2) as answer,
         ):
             if answer.status == 200:
                 return
         if process.poll() is not None:
-            raise RuntimeError(f"llama-server exited with {process.returncode}")
+            raise RuntimeError(f"{process.args!r} exited with {process.returncode}")
         time.sleep(0.1)
-    raise RuntimeError("llama-server did not become healthy within 60 s")
+    raise RuntimeError(f"{url} did not answer within {_READY_WITHIN_S:.0f} s")
 
 
 def fleet_environment(home: Path) -> dict[str, str]:

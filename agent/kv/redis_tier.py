@@ -164,14 +164,15 @@ class SharedTier:
 
     def offer(self, block: BlockHash, tenant_salt: bytes, data: Block) -> NotShared | None:
         """Queue a block for storing; None when that was done or the tier has it, else why not."""
+        if block in self._known:
+            return None
         obstacle = self.state().not_shared
         if self.policy is not SharePolicy.NEVER and not self.available:
             return obstacle or NotShared.UNREACHABLE
         if obstacle in (NotShared.POLICY_NEVER, NotShared.TIER_FULL):
             return obstacle
-        if block in self._known or self._write_behind.offer(WriteJob(block, tenant_salt, data)):
+        if self._write_behind.offer(WriteJob(block, tenant_salt, data)):
             return None
-        self.counters.dropped += 1
         self._dropped_at_s = self._clock()
         return self.state().not_shared
 
@@ -200,6 +201,7 @@ class SharedTier:
         figures: dict[str, float] = {
             f"kv_shared_{name}": value for name, value in asdict(self.counters).items()
         }
+        figures["kv_shared_dropped"] = self._write_behind.num_dropped
         figures["kv_shared_open"] = float(self._breaker.state is BreakerState.OPEN)
         figures["kv_shared_bytes_per_s"] = self.bandwidth_bytes_per_s or 0.0
         return figures

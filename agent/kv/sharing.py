@@ -66,5 +66,4 @@ class SharedCounters:
     written: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    dropped: int = 0  # found no place in the queue
     write_waits_ms: float = 0.0  # for the bandwidth budget

@@ -19,8 +19,8 @@ from agent.speculative.window import (
 
 # Old rounds count half after some twenty new ones: texts and networks change.
 _KEEP = 0.97
-# Beyond the widths that were seen a row costs about a tenth of a pass over one, as between 4
-# and 17 rows on the CPUs that this was measured on (docs/speculative.md).
+# Beyond the widths that were seen a row is supposed to cost a tenth of a pass over one: too
+# little rather than too much, for a width that is tried is then measured.
 _ROW_SHARE = 0.1
 # An acceptance known before anything was seen, and how many drafts that is worth.
 _FIRST_ACCEPTANCE, _FIRST_TRIALS = 0.7, 4.0

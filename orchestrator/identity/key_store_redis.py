@@ -88,7 +88,8 @@ class KeyStore:
 
     async def list(self) -> Sequence[KeyEntry]:
         """All keys, the oldest first, with those that were revoked."""
-        names = [name async for name in self._client.scan_iter(f"{_KEY}*", _SCAN_COUNT)]
+        # A scan may tell a name twice.
+        names = {name async for name in self._client.scan_iter(f"{_KEY}*", _SCAN_COUNT)}
         pipeline = self._client.pipeline(transaction=False)
         for name in names:
             pipeline.hgetall(name)

@@ -142,6 +142,9 @@ def _model_argument(model: str) -> str:
                 f"--model: {path} cannot be served: {error}",
                 "Is the download complete? Compare its size and SHA-256 with the source's.",
             ) from error
+        except OSError as error:
+            message = f"--model: {path} cannot be read: {error.strerror}"
+            raise CliError(ExitCode.USAGE, message) from error
         return str(path.absolute())
     if "/" in model or model.endswith(".gguf"):
         raise CliError(ExitCode.USAGE, f"--model: there is no file {path}")
