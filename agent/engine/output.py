@@ -65,6 +65,7 @@ class Timings:
     total_ms: float
     mean_batch: int
     kv_decision: str = ""
+    kv_restore_ms: Mapping[str, float] = field(default_factory=dict)  # see inference.proto
     compute_ms: float = 0.0
     busy_ms: float = 0.0
 

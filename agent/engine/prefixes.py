@@ -30,7 +30,7 @@ class PrefixStore(Protocol):
         """Put the prefix of a started sequence into its empty slot.
 
         Sets `num_computed` (it leaves a prompt token to compute; a multiple of 128 where
-        KV depends on the cut), `cached_by_tier` and `kv_decision`.
+        KV depends on the cut), `cached_by_tier`, `kv_restore_ms` and `kv_decision`.
         """
 
     def prefilled(self, sequence: Sequence) -> None:
@@ -113,6 +113,7 @@ class CachedPrefixes:
         restored = self._cache.restore(key, sequence.slot)
         sequence.num_computed = restored.num_tokens
         sequence.cached_by_tier = restored.tokens_by_tier()
+        sequence.kv_restore_ms = {str(tier): ms for tier, ms in restored.restore_ms.items()}
         if restored.decision is not None:
             sequence.kv_decision = restored.decision.to_json()
 

@@ -42,6 +42,7 @@ class Sequence:
         self._parked_after_s = 0.0
         self.cached_by_tier: Mapping[str, int] = {}
         self.kv_decision = ""
+        self.kv_restore_ms: Mapping[str, float] = {}
         self.generated: list[int] = []
         self.detokenizer = Detokenizer(StopMatcher(request.stop))
         self.started_s: float | None = None
@@ -126,6 +127,7 @@ class Sequence:
             total_ms=(now_s - arrived) * 1e3,
             mean_batch=round(self.batch_sum / self.decode_steps) if self.decode_steps else 0,
             kv_decision=self.kv_decision,
+            kv_restore_ms=self.kv_restore_ms,
             compute_ms=self.compute_s * 1e3,
             busy_ms=max(0.0, busy_s - self.busy_before_s) * 1e3,
         )

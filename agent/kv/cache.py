@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agent.kv.codec import Block
@@ -106,7 +106,24 @@ class BlockCache:
                 self._tiers.share(entry.request, block, data, is_new=False)
         self._counts["kv_missed_blocks"] += table.num_usable - len(hashes)
         waited_ms = entry.ready_ms - entry.began_ms
-        return Restored(blocks, tiers, entry.decision, waited_ms, tail_tier=entry.tail_tier)
+        return Restored(
+            blocks,
+            tiers,
+            entry.decision,
+            waited_ms,
+            tail_tier=entry.tail_tier,
+            restore_ms=dict(entry.restore_ms),
+        )
+
+    def restored(self, seq: SeqKey, since_ms: float) -> Mapping[Tier, float]:
+        """Count that since then, by `now_ms`, the prefix went into its slot; its times by tier."""
+        entry = self._finder.entries[seq]
+        self._finder.restored(entry, Tier.HOST, self.now_ms() - since_ms)
+        return dict(entry.restore_ms)
+
+    def now_ms(self) -> float:
+        """The configured clock in ms."""
+        return self._finder.now_ms()
 
     def awaited(self, seq: SeqKey) -> int:
         """Leading blocks of this sequence that others wait for: export as soon as computed."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -69,6 +69,8 @@ class Restored:
     tail: Block | None = None
     num_tail_tokens: int = 0
     tail_tier: Tier = Tier.HOST
+    # Per tier; disk, redis: until read into memory; host: from memory into the slot.
+    restore_ms: Mapping[Tier, float] = field(default_factory=dict)
 
     @property
     def num_tokens(self) -> int:
@@ -144,6 +146,7 @@ class Fetching:
     tail_asked: bool = False
     tail_tier: Tier = Tier.HOST
     sources: dict[int, Tier] = field(default_factory=dict)
+    restore_ms: dict[Tier, float] = field(default_factory=dict)
     decision: FetchDecision | None = None
     ready_ms: float = 0.0
     cancelled: threading.Event = field(default_factory=threading.Event)

@@ -79,6 +79,11 @@ class PrefixFinder:
             self._advance(self.entries[waiting])
         return True
 
+    def restored(self, entry: Fetching, tier: Tier, elapsed_ms: float) -> None:
+        """Count time that a sequence's prefix took, for it and for the tier."""
+        entry.restore_ms[tier] = entry.restore_ms.get(tier, 0.0) + elapsed_ms
+        self.restore_ms[tier] += elapsed_ms
+
     def now_ms(self) -> float:
         """The configured clock in ms."""
         return 1000 * self._clock()
@@ -222,7 +227,7 @@ class PrefixFinder:
 
     def _end_reads(self, entry: Fetching) -> None:
         elapsed_ms = self.now_ms() - entry.started_ms
-        self.restore_ms[entry.tier] += elapsed_ms
+        self.restored(entry, entry.tier, elapsed_ms)
         if entry.tier is Tier.REDIS and self._tiers.shared is not None:
             self._tiers.shared.fetched(entry.arrived_bytes, elapsed_ms / 1000)
         entry.end_round()

@@ -6,6 +6,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from shoal.blocks import BLOCK_TOKENS
+from shoal.kv_fetch import FetchReason
 
 # A fetch must win by this factor: bandwidth estimates swing, recomputing does not.
 FETCH_MARGIN = 1.25
@@ -29,7 +30,7 @@ class FetchDecision:
     """The choice with the values that made it."""
 
     fetch: bool
-    reason: str
+    reason: FetchReason
     num_blocks: int
     fetch_ms: float | None
     recompute_ms: float
@@ -53,15 +54,15 @@ def fetch_or_recompute(inputs: FetchInputs) -> FetchDecision:
     """
     recompute_ms = recompute_time_ms(inputs.num_blocks, inputs.prefill_tokens_per_s)
     if inputs.num_blocks == 0:
-        return _decide(inputs, False, "the shared tier holds none of it", (None, recompute_ms))
+        return _decide(inputs, False, FetchReason.NOT_HELD, (None, recompute_ms))
     if inputs.bandwidth_bytes_per_s is None or inputs.bandwidth_bytes_per_s <= 0:
-        return _decide(inputs, True, "bandwidth unmeasured: tried", (None, recompute_ms))
+        return _decide(inputs, True, FetchReason.LINK_UNMEASURED, (None, recompute_ms))
     if inputs.prefill_tokens_per_s <= 0:
-        return _decide(inputs, True, "prefill unmeasured: tried", (None, recompute_ms))
+        return _decide(inputs, True, FetchReason.PREFILL_UNMEASURED, (None, recompute_ms))
     transfer_s = inputs.num_blocks * inputs.block_bytes / inputs.bandwidth_bytes_per_s
     fetch_ms = inputs.round_trip_ms + 1000.0 * transfer_s
     fetch = fetch_ms * FETCH_MARGIN < recompute_ms
-    reason = "fetching is faster" if fetch else "recomputing is as fast"
+    reason = FetchReason.FETCH_FASTER if fetch else FetchReason.RECOMPUTE_AS_FAST
     return _decide(inputs, fetch, reason, (fetch_ms, recompute_ms))
 
 
@@ -82,7 +83,7 @@ def fetch_deadline_ms(started_ms: float, num_arrived: int, prefill_tokens_per_s:
 
 
 def _decide(
-    inputs: FetchInputs, fetch: bool, reason: str, times_ms: tuple[float | None, float]
+    inputs: FetchInputs, fetch: bool, reason: FetchReason, times_ms: tuple[float | None, float]
 ) -> FetchDecision:
     bandwidth = inputs.bandwidth_bytes_per_s
     return FetchDecision(

@@ -131,6 +131,7 @@ class PrefixCache:
         Prefill then starts at `Restored.num_tokens`, without `any_length` a multiple of
         128: 0 when there is none or llama.cpp refused it, and the slot is empty then.
         """
+        since_ms = self.cache.now_ms()
         restored = self._with_tail(seq, self.cache.take(seq))
         if not restored.num_tokens:
             return restored
@@ -141,7 +142,7 @@ class PrefixCache:
         buffer = np.frombuffer(self._port.state_buffer(needed), dtype=np.uint8)
         blob = compose_state(self._geometry, self._n_stream, slot, blocks, buffer)
         if self._port.state_set(slot, blob.data) == len(blob):
-            return restored
+            return replace(restored, restore_ms=self.cache.restored(seq, since_ms))
         log.error("kv_restore_refused", num_tokens=restored.num_tokens)
         return replace(restored, blocks=(), tiers=(), tail=None, num_tail_tokens=0)
 

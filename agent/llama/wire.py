@@ -71,6 +71,7 @@ def _finished(finished: Finished) -> pb.Finished:
             total_ms=timings.total_ms,
             mean_batch=timings.mean_batch,
             kv_decision=timings.kv_decision,
+            kv_restore_ms=timings.kv_restore_ms,
             compute_ms=timings.compute_ms,
             busy_ms=timings.busy_ms,
         ),

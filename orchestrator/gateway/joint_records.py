@@ -8,6 +8,7 @@ from dataclasses import replace
 from orchestrator.dispatch.backend import Account, Try
 from orchestrator.fleet.view import DeviceId
 from orchestrator.routing.record import Actual, Attempt, DecisionRecord, Explained
+from shoal.kv_fetch import parse_decision, restore_times
 from shoal.openai.outcome import Outcome
 from shoal.openai.tier_use import money_by_tier, tokens_by_tier, usage_flags
 
@@ -76,4 +77,6 @@ def actual(outcome: Outcome) -> Actual | None:
         joules_estimated=timings.joules_estimated,
         total_ms=timings.total_ms,
         edp_js=None if joules is None else joules * timings.total_ms / 1000,
+        kv_fetch=parse_decision(timings.kv_decision),
+        kv_restore_ms=restore_times(timings.kv_restore_ms),
     )

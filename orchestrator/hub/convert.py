@@ -15,6 +15,7 @@ from orchestrator.routing.estimator import Outcome
 from orchestrator.routing.prefixes import hints_of
 from orchestrator.routing.record import Actual
 from shoal.errors import ShoalError, invalid
+from shoal.kv_fetch import parse_decision, restore_times
 from shoal.openai.speculative import speculative_fields
 from shoal.v1 import device_pb2, engine_pb2, fleet_pb2, inference_pb2
 
@@ -194,6 +195,8 @@ def actual(finished: inference_pb2.Finished) -> Actual:
         joules_estimated=timings.joules_estimated,
         total_ms=timings.total_ms,
         edp_js=None if joules is None else joules * timings.total_ms / 1000,
+        kv_fetch=parse_decision(timings.kv_decision),
+        kv_restore_ms=restore_times(timings.kv_restore_ms),
         speculative=speculative_fields(finished).get("speculative"),
     )
 

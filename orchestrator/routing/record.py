@@ -46,6 +46,10 @@ class Actual:
     edp_js: float | None = None
     # How it was drafted and verified (shoal.openai.speculative); None: it was not.
     speculative: dict[str, Any] | None = None
+    # Whether its prefix was fetched from the shared tier or computed, by which figures, and
+    # how long restoring took by tier (shoal.kv_fetch); None: there was no question.
+    kv_fetch: dict[str, Any] | None = None
+    kv_restore_ms: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ def explain(
         end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
     lines = (*cascade_lines(record), *drafted_lines(record), *cost_lines(record))
-    for line in filter(None, (*lines, prefill_line(record))):
+    for line in filter(None, (*lines, prefill_line(record), *cache_lines(record))):
         answer.print(line, markup=False, soft_wrap=True)
     if record["candidates"]:
         answer.print()
@@ -110,6 +110,23 @@ def prefill_line(record: dict[str, Any]) -> str:
         return f"prompt    computed where it was answered: predicted {figures}"
     ended = f"{told.get('outcome', 'not ended')} after {told.get('took_ms', 0.0):.0f} ms"
     return f"prompt    asked of {told['device_name']}, {ended}: predicted {figures}"
+
+
+def cache_lines(record: dict[str, Any]) -> list[str]:
+    """Whether a prefix was fetched, by which figures, and what restoring took; often none."""
+    actual = record["actual"] or {}
+    lines = []
+    if told := actual.get("kv_fetch"):
+        verb = "fetched" if told["fetch"] else "computed"
+        fetch = "an unmeasured time" if told["fetch_ms"] is None else f"{told['fetch_ms']:.0f} ms"
+        lines.append(
+            f"prefix    {verb}, {told['reason']}: {told['num_blocks']} blocks, predicted"
+            f" {fetch} to fetch, {told['recompute_ms']:.0f} ms to compute"
+        )
+    if took := actual.get("kv_restore_ms"):
+        times = ", ".join(f"{tier} {ms:.1f} ms" for tier, ms in took.items())
+        lines.append(f"restored  {times}")
+    return lines
 
 
 def _candidate_table(candidates: list[dict[str, Any]]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from shoal.kv_fetch import parse_decision, restore_times
 from shoal.openai.speculative import drafted_uses, speculative_fields
 from shoal.openai.tier_use import TierUse, money_by_tier, tokens_by_tier, usage_flags
 from shoal.v1 import inference_pb2 as pb
@@ -154,6 +155,8 @@ class Outcome:
                 "total_ms": round(timings.total_ms, 3),
             },
             "cached_tokens_by_tier": dict(finished.usage.cached_tokens_by_tier),
+            "kv_restore_ms": restore_times(timings.kv_restore_ms),
+            "kv_fetch": parse_decision(timings.kv_decision),
             "joules": None if joules is None else round(joules, 4),
             "joules_estimated": timings.joules_estimated,
             # Energy-delay product, J·s: by the engine's time from arrival to end.

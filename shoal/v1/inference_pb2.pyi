@@ -402,7 +402,14 @@ class Usage(_message.Message):
     def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., cached_tokens_by_tier: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class Timings(_message.Message):
-    __slots__ = ("queue_ms", "prefill_ms", "ttft_ms", "tpot_ms", "total_ms", "mean_batch", "joules", "joules_estimated", "kv_decision", "compute_ms", "busy_ms")
+    __slots__ = ("queue_ms", "prefill_ms", "ttft_ms", "tpot_ms", "total_ms", "mean_batch", "joules", "joules_estimated", "kv_decision", "compute_ms", "busy_ms", "kv_restore_ms")
+    class KvRestoreMsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     QUEUE_MS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_MS_FIELD_NUMBER: _ClassVar[int]
     TTFT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -414,6 +421,7 @@ class Timings(_message.Message):
     KV_DECISION_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_MS_FIELD_NUMBER: _ClassVar[int]
     BUSY_MS_FIELD_NUMBER: _ClassVar[int]
+    KV_RESTORE_MS_FIELD_NUMBER: _ClassVar[int]
     queue_ms: float
     prefill_ms: float
     ttft_ms: float
@@ -425,7 +433,8 @@ class Timings(_message.Message):
     kv_decision: str
     compute_ms: float
     busy_ms: float
-    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., mean_batch: _Optional[int] = ..., joules: _Optional[float] = ..., joules_estimated: _Optional[bool] = ..., kv_decision: _Optional[str] = ..., compute_ms: _Optional[float] = ..., busy_ms: _Optional[float] = ...) -> None: ...
+    kv_restore_ms: _containers.ScalarMap[str, float]
+    def __init__(self, queue_ms: _Optional[float] = ..., prefill_ms: _Optional[float] = ..., ttft_ms: _Optional[float] = ..., tpot_ms: _Optional[float] = ..., total_ms: _Optional[float] = ..., mean_batch: _Optional[int] = ..., joules: _Optional[float] = ..., joules_estimated: _Optional[bool] = ..., kv_decision: _Optional[str] = ..., compute_ms: _Optional[float] = ..., busy_ms: _Optional[float] = ..., kv_restore_ms: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("reason", "message", "param", "retry_after_ms", "predicted_ttft_ms", "predicted_tpot_ms")

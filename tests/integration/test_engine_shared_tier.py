@@ -10,6 +10,7 @@ import pytest
 import redis
 
 from agent.kv.access import SharedAccess
+from shoal.kv_fetch import parse_decision
 from shoal.v1 import inference_pb2 as pb
 from tests.harness.engine_process import (
     Answer,
@@ -113,7 +114,12 @@ async def test_answers_from_shared_blocks_equal_the_cold_run(engine, cold):
         answer = await run(client, 0)
     assert tiers(answer) == {"redis": NUM_BLOCKS * 128}
     assert answer.tokens == cold[0]
-    assert '"fetch": true' in answer.finished.timings.kv_decision
+    decision = parse_decision(answer.finished.timings.kv_decision)
+    assert decision is not None
+    assert (decision["fetch"], decision["num_blocks"]) == (True, NUM_BLOCKS)
+    took_ms = answer.finished.timings.kv_restore_ms
+    assert set(took_ms) == {"redis", "host"}
+    assert all(0 < took_ms[tier] < answer.finished.timings.ttft_ms for tier in took_ms)
 
 
 async def test_prompt_computed_for_another_device_ends_when_its_blocks_are_shared(

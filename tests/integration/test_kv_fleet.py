@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import redis
 
 from orchestrator.config import CacheAccess
+from orchestrator.fleet.decisions_redis import DecisionStore
 from orchestrator.fleet.registry_redis import connect
 from orchestrator.identity.key_files import create_private
 from orchestrator.identity.token_store_redis import TokenStore
@@ -121,6 +124,19 @@ class Edge:
                     await gateway.close()
                     return tokens, dict(update.finished.usage.cached_tokens_by_tier)
 
+    async def record(self, request_id: str) -> dict[str, Any]:
+        """The request's decision record, once it is stored."""
+        client = connect(self.rig.config.state_url)
+        try:
+            async with asyncio.timeout(20):
+                store = DecisionStore(client)
+                while (text := await store.get(request_id)) is None:  # noqa: ASYNC110 - in Redis
+                    await asyncio.sleep(0.02)
+        finally:
+            await client.aclose()
+        record: dict[str, Any] = json.loads(text)
+        return record
+
 
 @pytest.fixture
 async def edge(tmp_path: Path, cache: CacheRedis) -> AsyncIterator[Edge]:
@@ -155,6 +171,10 @@ async def test_a_prefix_computed_on_one_device_is_restored_on_another_and_from_d
             await asyncio.sleep(0.02)
 
     assert await edge.ask("r2", "b") == (cold, {"redis": NUM_BLOCKS * 128})
+    told = (await edge.record("r2"))["actual"]
+    assert (told["kv_fetch"]["fetch"], told["kv_fetch"]["num_blocks"]) == (True, NUM_BLOCKS)
+    assert told["kv_fetch"]["recompute_ms"] >= 0
+    assert all(told["kv_restore_ms"][tier] > 0 for tier in ("redis", "host"))
     again, tiers = await edge.ask("r3", "b")
     # Its own memory also has what came after the last whole block.
     assert (again, set(tiers)) == (cold, {"host"})

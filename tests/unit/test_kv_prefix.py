@@ -89,6 +89,31 @@ def test_a_finished_prompts_blocks_leave_once_and_come_back_into_another_slot(
     assert state.copy_block(1).tobytes() == right_bytes(hashes(1, 2)[1]).tobytes()
 
 
+def test_putting_a_prefix_into_its_slot_is_timed_for_the_sequence_and_the_tier(
+    context: Context,
+) -> None:
+    now_s = [10.0]
+    rig = Rig(clock=lambda: now_s[0])
+    prefixes = PrefixCache(rig.cache, context, SPACE, (GEOMETRY, SLOTS))
+    set_state = context.state_set
+
+    def slow(slot: int, blob: memoryview, /) -> int:
+        now_s[0] += 0.25
+        return set_state(slot, blob)
+
+    context.state_set = slow  # type: ignore[method-assign]
+    prefixes.begin(A, prompt(1))
+    assert prefixes.restore(A, 0).restore_ms == {}
+    context.prefill(0, hashes(1))
+    prefixes.prefilled(A, 0, 128)
+    prefixes.close(A)
+    for seq in (B, C):
+        prefixes.begin(seq, prompt(1))
+        assert prefixes.restore(seq, 1).restore_ms == {"host": 250.0}
+    assert prefixes.counters()["kv_restore_ms_host"] == 500.0
+    rig.stop()
+
+
 def test_a_prompt_of_whole_blocks_keeps_a_token_to_prefill(
     context: Context, prefixes: PrefixCache
 ) -> None:
