@@ -215,10 +215,12 @@ class _Run:
         self, stream: VerifierStream, window: Window, number: int, num_tokens: int
     ) -> None:
         alone = pb.RunAlone(round=number, num_tokens=num_tokens)
+        sent_s = time.perf_counter()
         await stream.send(pb.VerifyRequest(alone=alone))
-        for _ in range(num_tokens):
+        for place in range(num_tokens):
             verdict = await stream.verdict()
-            window.see_alone(verdict.pass_ms)
+            wall_ms = (time.perf_counter() - sent_s) * 1e3 if place == 0 else None
+            window.see_alone(verdict.pass_ms, wall_ms)
             self._tally.target_passes += 1
             await self._take(list(verdict.chosen), 0)
             if self._done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,9 @@ _FIRST_ACCEPTANCE, _FIRST_TRIALS = 0.7, 4.0
 _SURENESS = (0.1, 0.2, 0.3, 0.45, 0.6, 0.8)
 # How many drafts' worth a new request takes over from those before it.
 _INHERITED_TRIALS = 12.0
+# What trial rounds may take of the time where drafting does not pay, and how long one waits at
+# most, since what was seen last may have been a moment's.
+_TRIAL_SHARE, _MOST_WAIT_MS = 0.04, 60_000.0
 
 
 class Average:
@@ -143,6 +147,29 @@ class Round:
     sureness: tuple[float, ...] = ()
 
 
+class Trials:
+    """When a round is tried although drafting does not pay, which alone tells whether it would.
+
+    A trial waits until what it loses is a small share of the time since the last one, in all
+    requests together: so the rule costs little where it is right to leave drafting off.
+    """
+
+    def __init__(self) -> None:
+        self._since_ms = 0.0
+
+    def see_alone(self, pass_ms: float) -> None:
+        """Count the time of a token that the target made by itself."""
+        self._since_ms += pass_ms
+
+    def due_in_ms(self, loss_ms: float) -> float:
+        """The target's time by itself before the next trial, which loses so much; 0: now."""
+        return max(0.0, min(loss_ms / _TRIAL_SHARE, _MOST_WAIT_MS) - self._since_ms)
+
+    def begin(self) -> None:
+        """A trial is made."""
+        self._since_ms = 0.0
+
+
 class Profile:
     """What is known of one verifier's model, from all requests; shared between them."""
 
@@ -152,6 +179,7 @@ class Profile:
         self.draft = Average()
         self.passes = PassTimes()
         self.sureness = Sureness()
+        self.trials = Trials()
         self._alone = Average()
 
     def see_round(self, seen: Round) -> None:
@@ -166,6 +194,7 @@ class Profile:
         """Learn from a pass of the target by itself, or from its own word at the start."""
         self._alone.see(pass_ms)
         self.passes.see(1, pass_ms)
+        self.trials.see_alone(pass_ms)
 
     def costs(self) -> RoundCosts | None:
         """None until drafts, the network and the target were all seen."""
@@ -178,8 +207,8 @@ class Profile:
 
 # Drafts of the first round, when nothing is known.
 _FIRST_WINDOW = 4
-# Tokens that the target makes by itself before drafting is tried again, and the most.
-_FIRST_ALONE, _MOST_ALONE = 16, 128
+# Tokens that the target makes by itself before the question is asked again.
+_MOST_ALONE = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,8 +228,6 @@ class Window:
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
         self._acceptance = profile.acceptance.inherited()
-        self._num_alone = _FIRST_ALONE
-        self._probing = False
         self.choice: Choice | None = None
 
     @property
@@ -213,29 +240,34 @@ class Window:
         return self._profile.sureness.chance(sureness)
 
     def plan(self) -> Plan:
-        """The next step. After a stretch of the target by itself one round is tried again."""
+        """The next step. Where drafting does not pay a round is tried now and then (`Trials`)."""
         costs = self._profile.costs()
         if costs is None:
             return Plan(_FIRST_WINDOW, 0, "Nothing was measured yet.")
         self.choice = choice = choose_window(costs, self._acceptance.value)
         least = least_chance(costs, choice.drafting_per_s)
         if choice.num_drafted:
-            self._num_alone, self._probing = _FIRST_ALONE, False
             return Plan(LONGEST_DRAFT, 0, choice.because, least)
-        if self._probing:
-            self._probing = False
-            # As if it paid: only such a round tells whether it would.
-            because = f"{choice.because} One round tries whether that is still so."
-            return Plan(choice.best_drafted, 0, because, least)
-        self._probing = True
-        num_alone, self._num_alone = self._num_alone, min(_MOST_ALONE, 2 * self._num_alone)
-        return Plan(0, num_alone, choice.because)
+        trials = self._profile.trials
+        due_in_ms = trials.due_in_ms(choice.loss_ms(self._acceptance.value))
+        if due_in_ms > 0:
+            num_alone = math.ceil(due_in_ms / costs.alone_ms)
+            return Plan(0, min(num_alone, _MOST_ALONE), choice.because)
+        trials.begin()
+        # As if it paid: only such a round tells whether it would.
+        because = f"{choice.because} One round tries whether that is still so."
+        return Plan(choice.best_drafted, 0, because, least)
 
     def see_round(self, seen: Round) -> None:
         """Learn from a round of drafts."""
         self._acceptance.see(seen.num_drafted, seen.num_accepted)
         self._profile.see_round(seen)
 
-    def see_alone(self, pass_ms: float) -> None:
-        """Learn from a token that the target made by itself."""
+    def see_alone(self, pass_ms: float, wall_ms: float | None = None) -> None:
+        """Learn from a token that the target made by itself.
+
+        `wall_ms`: from sending to the token, of a stretch's first one.
+        """
         self._profile.see_alone(pass_ms)
+        if wall_ms is not None:
+            self._profile.round_trip.see(max(0.0, wall_ms - pass_ms))

@@ -53,6 +53,11 @@ class Choice:
     drafting_per_s: float
     alone_per_s: float
 
+    def loss_ms(self, acceptance: float) -> float:
+        """What a round of the best window takes beyond the target alone, for as many tokens."""
+        tokens = expected_tokens(self.best_drafted, acceptance)
+        return max(0.0, 1e3 * tokens * (1 / self.drafting_per_s - 1 / self.alone_per_s))
+
     @property
     def because(self) -> str:
         """The comparison in words."""
