@@ -33,6 +33,7 @@ from orchestrator.identity.key_files import KeyFileError
 from orchestrator.stages import Stages
 from orchestrator.wiring import gateway_config, hub_configs, local_host
 from shoal.home import Home
+from shoal.kv_sharing import SharePolicy, share_policy_flag, write_limit_flag
 from shoal.logs import set_up_logs
 from shoal.ports import port_is_free
 
@@ -81,6 +82,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--advertise", default="", help="host that devices dial; default: --host")
     parser.add_argument("--redis-url", required=True, help="state Redis: unix:// or redis://")
     parser.add_argument("--cache-url", default="", help="Redis of shared KV blocks, no password")
+    parser.add_argument(
+        "--kv-share", type=share_policy_flag, default=SharePolicy.ALWAYS, help="KV blocks to share"
+    )
+    parser.add_argument("--kv-write-limit", type=write_limit_flag, default=0, help="MB/s; 0: none")
     parser.add_argument("--cloud-config", type=Path, help="TOML or JSON file of cloud endpoints")
     parser.add_argument(
         "--cloud-model", action="append", default=[], help="GGUF file to host on this Ray cluster"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from shoal.kv_sharing import SharePolicy
+
 
 @dataclass(frozen=True, slots=True)
 class CacheAccess:
@@ -12,12 +14,15 @@ class CacheAccess:
 
     `admin_password_file`: of the user `shoal-admin`; `key_file`: 32 random bytes from
     which devices' passwords and the sealing secret are derived. Both mode 0600.
+    `share_policy` and `write_bytes_per_s` (0: no limit): of devices whose owners set none.
     """
 
     admin_url: str
     device_url: str
     admin_password_file: Path
     key_file: Path
+    share_policy: SharePolicy = SharePolicy.ALWAYS
+    write_bytes_per_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

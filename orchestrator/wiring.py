@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from orchestrator import setup
 from orchestrator.actors.ports import FleetPorts
@@ -17,6 +18,10 @@ _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - compared with, not bound to # nosec 
 def hub_configs(arguments: argparse.Namespace, home: Home, ports: FleetPorts) -> list[HubConfig]:
     """One for each hub, each with its own ports and certificate."""
     advertised = advertised_host(arguments)
+    cache = setup.cache_access(arguments.cache_url, home, advertised)
+    if cache is not None:
+        terms = {"share_policy": arguments.kv_share, "write_bytes_per_s": arguments.kv_write_limit}
+        cache = replace(cache, **terms)
     return [
         HubConfig(
             hub_id=hub_id,
@@ -29,7 +34,7 @@ def hub_configs(arguments: argparse.Namespace, home: Home, ports: FleetPorts) ->
             fleet_links=tuple(f"{advertised}:{each.link}" for each in ports.hubs),
             enrol_port=of_hub.enrol,
             link_port=of_hub.link,
-            cache=setup.cache_access(arguments.cache_url, home, advertised),
+            cache=cache,
         )
         for hub_id, of_hub in zip(setup.hub_ids(arguments.hubs), ports.hubs, strict=True)
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import json
 from enum import StrEnum
 
 _BYTES_PER_MB = 1_000_000
@@ -16,6 +18,14 @@ class SharePolicy(StrEnum):
     ALWAYS = "always"
     ON_SECOND_USE = "on_second_use"  # not before a second request could use them
     NEVER = "never"  # and none is fetched from there either
+
+
+def cache_digest(
+    url: str, login: tuple[str, str], fleet_secret: bytes, policy: str, write_bytes_per_s: int
+) -> bytes:
+    """Of all that a device is told of the shared tier, so that it sees when that changes."""
+    told = [url, *login, fleet_secret.hex(), policy, write_bytes_per_s]
+    return hashlib.sha256(json.dumps(told).encode()).digest()
 
 
 def share_policy_flag(text: str) -> SharePolicy:

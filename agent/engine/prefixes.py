@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from agent.config import BLOCK_TOKENS
@@ -74,8 +74,12 @@ class PrefixStore(Protocol):
 class CachedPrefixes:
     """The prefix store over the paged KV cache."""
 
-    def __init__(self, cache: PrefixCache) -> None:
+    def __init__(
+        self, cache: PrefixCache, renew: Callable[[PrefixCache], None] = lambda _: None
+    ) -> None:
+        """`renew` is called often: it looks whether the shared tier is another one now."""
         self._cache = cache
+        self._renew = renew
         self._numbers = itertools.count(1)
         self._keys: dict[Sequence, SeqKey] = {}
         self._not_ready: set[SeqKey] = set()
@@ -93,6 +97,7 @@ class CachedPrefixes:
         request = sequence.request
         if len(request.prompt) < BLOCK_TOKENS and not self._cache.any_length:
             return True
+        self._renew(self._cache)
         key = SeqKey(next(self._numbers))
         self._keys[sequence] = key
         self._urgent.add(sequence)

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+from shoal.kv_sharing import SharePolicy, cache_digest
+
 
 @dataclass(frozen=True, slots=True)
 class SharedAccess:
@@ -19,6 +21,16 @@ class SharedAccess:
     user: str
     password: str = field(repr=False)
     fleet_secret: bytes = field(repr=False)
+    # The fleet's, where this device's owner set none; bytes/s, 0: no limit.
+    share_policy: SharePolicy = SharePolicy.ALWAYS
+    write_bytes_per_s: int = 0
+
+    @property
+    def digest(self) -> bytes:
+        """As the hub sends it with every welcome."""
+        login = (self.user, self.password)
+        terms = (self.share_policy.value, self.write_bytes_per_s)
+        return cache_digest(self.url, login, self.fleet_secret, *terms)
 
     @property
     def login_url(self) -> str:
@@ -34,6 +46,8 @@ class SharedAccess:
             "user": self.user,
             "password": self.password,
             "fleet_secret": self.fleet_secret.hex(),
+            "share_policy": self.share_policy.value,
+            "write_bytes_per_s": self.write_bytes_per_s,
         }
         return json.dumps(fields, indent=1).encode()
 
@@ -47,6 +61,8 @@ def load_shared_access(path: Path) -> SharedAccess | None:
             user=str(fields["user"]),
             password=str(fields["password"]),
             fleet_secret=bytes.fromhex(fields["fleet_secret"]),
+            share_policy=SharePolicy(fields.get("share_policy", "always")),
+            write_bytes_per_s=int(fields.get("write_bytes_per_s", 0)),
         )
     except FileNotFoundError:
         return None

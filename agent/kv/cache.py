@@ -17,6 +17,7 @@ chunk; the KV of tokens that were decoded one by one rounds differently there.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ from shoal.kv_sharing import SharePolicy
 
 # For the shared tier at the end, though the disk took all the time there was.
 _LEAST_CLOSE_S = 0.2
+# For what is queued for a shared tier that was replaced by another.
+_LEAVE_WITHIN_S = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,18 @@ class BlockCache:
     def sharing(self) -> SharingState:
         """What is done with blocks that are computed now."""
         return self._tiers.sharing()
+
+    def use_shared(self, shared: SharedTier | None) -> None:
+        """Share over this tier from now on; the old one ends behind, its reads are given up."""
+        old, self._tiers.shared = self._tiers.shared, shared
+        self._reader.use_shared(shared)
+        if shared is not None:
+            shared.pace = self._tiers.pace
+        self._finder.leave_shared()
+        if old is not None:
+            # Not a daemon: it stores what is queued, for seconds at most.
+            args = (_LEAVE_WITHIN_S,)
+            threading.Thread(target=old.close, args=args, name="kv-shared-close").start()
 
     def drain_shared(self, timeout_s: float) -> bool:
         """Wait until the shared tier has what was offered to it; on any thread."""

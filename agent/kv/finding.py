@@ -67,6 +67,15 @@ class PrefixFinder:
         for seq in self._ledger.unblocked():
             self._advance(self.entries[seq])
 
+    def leave_shared(self) -> None:
+        """Go on without what is on its way from a shared tier that was left."""
+        for entry in tuple(self.entries.values()):
+            if entry.busy and entry.tier is Tier.REDIS:
+                entry.shared_next = entry.request.num_usable
+                entry.end_round()
+                self._advance(entry)
+        self.resume_unblocked()
+
     def forget(self, seq: SeqKey) -> bool:
         """Drop a sequence in whatever phase; False when it is unknown."""
         entry = self.entries.pop(seq, None)

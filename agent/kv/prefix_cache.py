@@ -24,8 +24,10 @@ from agent.kv.codec import (
 from agent.kv.fetching import Phase, PrefixRequest, Restored, usable_blocks
 from agent.kv.layout import Geometry, StateLayoutError
 from agent.kv.ledger import SeqKey
+from agent.kv.redis_tier import SharedTier
+from agent.kv.seal import Sealer
 from agent.kv.selfcheck import StatePort
-from agent.kv.sharing import SharingState
+from agent.kv.sharing import SharedTierConfig, SharingState
 from agent.kv.tail_files import MIN_TAIL_TOKENS
 from shoal.blocks import BLOCK_TOKENS, BlockHash, BlockSpace, block_hashes
 
@@ -97,6 +99,13 @@ class PrefixCache:
     def sharing(self) -> SharingState:
         """What is done with blocks that are computed now."""
         return self.cache.sharing()
+
+    def use_shared(self, config: SharedTierConfig | None, fleet_secret: bytes) -> None:
+        """Share with these terms from now on; None: nothing."""
+        shared = None
+        if config is not None:
+            shared = SharedTier(config, Sealer(fleet_secret, self._geometry))
+        self.cache.use_shared(shared)
 
     def counters(self) -> dict[str, float]:
         """Those of the block cache and of the tails."""

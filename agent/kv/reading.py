@@ -57,6 +57,10 @@ class BlockReader:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._disk_threads = ThreadPoolExecutor(_DISK_READ_THREADS, "kv-disk-read")
 
+    def use_shared(self, shared: SharedTier | None) -> None:
+        """Read from this shared tier from now on."""
+        self._shared = shared
+
     def results(self) -> Iterator[Result]:
         """What has ended since the last call."""
         while True:

@@ -12,20 +12,18 @@ from agent.config import BLOCK_TOKENS, PrefixCacheConfig
 from agent.engine.prefixes import CachedPrefixes
 from agent.engine.request import SamplingParams
 from agent.hardware.memory import read_memory
-from agent.kv.access import load_shared_access
 from agent.kv.codec import state_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
 from agent.kv.prefix_cache import PrefixCache
 from agent.kv.selfcheck import CodecReport, check_codec
-from agent.kv.sharing import SharedTierConfig
 from agent.llama.context import KEPT_BLOB_BYTES, LlamaRunner
 from agent.llama.library import STATE_SEQ_VERSION, library_version
 from agent.llama.measure import probe_tokens
 from agent.llama.model import fingerprint
 from agent.llama.report import KV_TYPE
+from agent.llama.shared_access import TermsWatch, read_terms
 from shoal.blocks import BlockSpace
 from shoal.kv_budget import host_tier_bytes
-from shoal.kv_sharing import SharePolicy
 
 log = structlog.get_logger()
 
@@ -58,9 +56,14 @@ def open_prefixes(
     host_bytes = config.host_bytes
     if host_bytes is None:
         host_bytes = host_tier_bytes(read_memory(Path("/")).available_bytes)
-    settings = _with_shared_tier(
-        KvSettings(host_bytes, config.disk_bytes, config.directory, any_length=any_length),
-        config,
+    terms = read_terms(config)
+    settings = KvSettings(
+        host_bytes,
+        config.disk_bytes,
+        config.directory,
+        fleet_secret=terms.fleet_secret,
+        shared=terms.tier,
+        any_length=any_length,
     )
 
     def opened(settings: KvSettings) -> PrefixCache:
@@ -78,32 +81,7 @@ def open_prefixes(
         shared_tier=shared,
         any_length=cache.any_length,
     )
-    return CachedPrefixes(cache)
-
-
-def _with_shared_tier(settings: KvSettings, config: PrefixCacheConfig) -> KvSettings:
-    """The settings with the shared tier that the file describes, if there is a good one."""
-    file = config.shared_access
-    if file is None:
-        return settings
-    try:
-        access = load_shared_access(file)
-    except ValueError as error:
-        log.warning("kv_shared_tier_off", error=str(error))
-        return settings
-    if access is None:
-        return settings
-    ca_file = str(file.with_name("ca.crt")) if access.url.startswith("rediss:") else None
-    return replace(
-        settings,
-        fleet_secret=access.fleet_secret,
-        shared=SharedTierConfig(
-            access.login_url,
-            policy=config.share_policy or SharePolicy.ALWAYS,
-            ca_file=ca_file,
-            write_bytes_per_s=config.share_bytes_per_s or 0,
-        ),
-    )
+    return CachedPrefixes(cache, TermsWatch(config, terms))
 
 
 def _check(runner: LlamaRunner) -> CodecReport:

@@ -217,6 +217,7 @@ class Device:
             case "welcome":
                 self._feed(convert.welcomed(frame.welcome))
                 self._greeted(frame.welcome.protocol)
+                self._tasks.spawn(self._membership.follow_cache(frame.welcome.cache_digest))
             case "reject":
                 self._feed(convert.rejected(frame.reject))
             case "load_model":

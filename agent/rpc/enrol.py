@@ -25,6 +25,7 @@ from agent.rpc.identity import (
 from agent.rpc.tls import describe, enrolment_channel, link_channel
 from agent.session.errors import AgentError, ExitCode
 from agent.session.join_token import JoinToken
+from shoal.kv_sharing import SharePolicy
 from shoal.v1 import enrolment_pb2 as pb
 from shoal.v1 import enrolment_pb2_grpc as rpc
 from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, agree_on_protocol
@@ -109,7 +110,23 @@ async def renew(identity: Identity) -> Identity:
 def _shared_access(reply: pb.EnrolReply) -> SharedAccess | None:
     if not (reply.cache_url and reply.fleet_secret):
         return None
-    return SharedAccess(reply.cache_url, reply.cache_user, reply.cache_password, reply.fleet_secret)
+    return SharedAccess(
+        reply.cache_url,
+        reply.cache_user,
+        reply.cache_password,
+        reply.fleet_secret,
+        _share_policy(reply.cache_share_policy),
+        reply.cache_write_bytes_per_s,
+    )
+
+
+def _share_policy(told: str) -> SharePolicy:
+    """An older hub tells none; of a newer one's, nothing is shared."""
+    try:
+        return SharePolicy(told or "always")
+    except ValueError:
+        log.warning("share_policy_unknown", told=told[:40])
+        return SharePolicy.NEVER
 
 
 async def _call_renew(identity: Identity, message: pb.RenewRequest) -> pb.EnrolReply:

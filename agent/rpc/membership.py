@@ -64,6 +64,17 @@ class Membership:
             left_s = self.identity.seconds_left(now)
             await asyncio.sleep(min(_LONGEST_PAUSE_S, max(_SHORTEST_PAUSE_S, left_s / _TRIES)))
 
+    async def follow_cache(self, digest: bytes) -> None:
+        """Renew when a hub would tell of the shared KV blocks what is not known here.
+
+        `digest`: as its welcome has it; empty: nothing to tell. A failure is logged, and
+        the next welcome is another occasion.
+        """
+        known = self.identity.shared_kv
+        if digest and (known is None or known.digest != digest):
+            log.info("shared_kv_changed")
+            await self._try_to_renew()
+
     async def look_up_hubs(self) -> None:
         """Ask the gateway where the hubs are and remember it; a failure is logged.
 

@@ -64,7 +64,7 @@ class DeviceConnection:
     certificate_expires_unix_ms: int = 0
     upgrade: device_pb2.UpgradeProgress = field(default_factory=device_pb2.UpgradeProgress)
 
-    def welcome(self, hub_id: str, terms: LeaseTerms) -> None:
+    def welcome(self, hub_id: str, terms: LeaseTerms, cache_digest: bytes) -> None:
         """Queue the hub's first frame."""
         welcome = device_pb2.Welcome(
             protocol=self.protocol,
@@ -73,6 +73,7 @@ class DeviceConnection:
             lease_ms=terms.lease_ms,
             hub_id=hub_id,
             hub_version=__version__,
+            cache_digest=cache_digest,
         )
         self.send(device_pb2.HubFrame(welcome=welcome))
 

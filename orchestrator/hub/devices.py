@@ -53,6 +53,8 @@ class DeviceParts:
     registry: Registry
     views: ViewStore
     clock: Clock
+    # Of what a device is told of the shared KV blocks; empty: nothing.
+    cache_digest: Callable[[DeviceId], bytes] = lambda _: b""
 
 
 class Devices:
@@ -63,6 +65,7 @@ class Devices:
         self._registry = parts.registry
         self._views = parts.views
         self._clock = parts.clock
+        self._cache_digest = parts.cache_digest
         self._on_lost = on_lost
         self._terms = LeaseTerms(
             heartbeat_interval_ms=parts.config.heartbeat_interval_ms,
@@ -109,7 +112,7 @@ class Devices:
             last_seen_unix_ms=unix_ms,
             clock_skew_ms=hello.device_unix_ms - unix_ms if hello.device_unix_ms else 0,
         )
-        connection.welcome(self._config.hub_id, self._terms)
+        connection.welcome(self._config.hub_id, self._terms, self._cache_digest(device_id))
         for request_id in hello.running_request_ids:
             # Left over from an earlier connection: their requests failed or moved.
             command = inference_pb2.InferenceCommand()

@@ -151,6 +151,8 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
             cache_user=login.user if login else "",
             cache_password=login.password if login else "",
             fleet_secret=login.fleet_secret if login else b"",
+            cache_share_policy=login.share_policy if login else "",
+            cache_write_bytes_per_s=login.write_bytes_per_s if login else 0,
         )
 
 

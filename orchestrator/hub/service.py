@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import grpc
 import structlog
@@ -91,6 +91,8 @@ class Hub:
         self._parts = parts
         self._views = ViewStore()
         device_parts = DeviceParts(config, parts.registry, self._views, parts.clock)
+        if parts.cache_users is not None:
+            device_parts = replace(device_parts, cache_digest=parts.cache_users.digest)
         self._devices = Devices(device_parts, self._on_lost)
         self._recorder = Recorder(parts.decisions)
         self._local_served = LocalServed(parts.local_served, parts.clock.unix_ms)

@@ -11,6 +11,8 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+from shoal.kv_sharing import SharePolicy, cache_digest
+
 
 @dataclass(frozen=True, slots=True)
 class CacheLogin:
@@ -20,6 +22,15 @@ class CacheLogin:
     user: str
     password: str = field(repr=False)
     fleet_secret: bytes = field(repr=False)
+    share_policy: SharePolicy = SharePolicy.ALWAYS
+    write_bytes_per_s: int = 0
+
+    @property
+    def digest(self) -> bytes:
+        """Changes when anything that the device is told does."""
+        login = (self.user, self.password)
+        terms = (self.share_policy.value, self.write_bytes_per_s)
+        return cache_digest(self.url, login, self.fleet_secret, *terms)
 
     @property
     def password_sha256(self) -> str:

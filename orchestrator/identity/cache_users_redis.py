@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 import redis.asyncio
 import structlog
@@ -28,7 +29,7 @@ class CacheUsers:
 
     def __init__(self, access: CacheAccess) -> None:
         """Raises KeyFileError when a secret is missing or open to others."""
-        self._url = access.device_url
+        self._access = access
         self._key = read_private(access.key_file)
         self._client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
             access.admin_url,
@@ -41,19 +42,30 @@ class CacheUsers:
 
     async def grant(self, device_id: str) -> CacheLogin | None:
         """The device's login, known to Redis now; None (and logged) when Redis is away."""
-        login = cache_login(self._key, self._url, device_id)
+        login = self._login(device_id)
         rules = shared_tier_acl(login.user, login.password_sha256)
         if not await self._acl("SETUSER", *rules):
             return None
         return login
 
+    def digest(self, device_id: str) -> bytes:
+        """Of what `grant` would tell the device."""
+        return self._login(device_id).digest
+
     async def withdraw(self, device_id: str) -> None:
         """Remove the device's user and cut its connections; a failure is logged."""
-        await self._acl("DELUSER", cache_login(self._key, self._url, device_id).user)
+        await self._acl("DELUSER", self._login(device_id).user)
 
     async def close(self) -> None:
         """Disconnect."""
         await self._client.aclose()
+
+    def _login(self, device_id: str) -> CacheLogin:
+        return replace(
+            cache_login(self._key, self._access.device_url, device_id),
+            share_policy=self._access.share_policy,
+            write_bytes_per_s=self._access.write_bytes_per_s,
+        )
 
     async def _acl(self, *command: str) -> bool:
         try:

@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from shoal.cli import checks
 from shoal.cli.checks import Finding, Verdict
+from shoal.cli.checks_devices import check_devices, check_swapping
 from shoal.cli.commands import reported
 from shoal.cli.exit_codes import ExitCode
 from shoal.cli.output import JsonFlag, answer, print_json
@@ -29,7 +30,7 @@ def doctor(
     port: Annotated[int, typer.Option(help="Port to look at.")] = DEFAULT_PORT,
     as_json: JsonFlag = False,
 ) -> None:
-    """Check environment, engine, Redis, Ray, port, memory, disk; exit code 11 on failures."""
+    """Check environment, engine, Redis, Ray, port, memory, devices; exit code 11 on failures."""
     findings = []
     for finding in _all_findings(port):
         findings.append(finding)
@@ -50,8 +51,10 @@ def _all_findings(port: int) -> Iterator[Finding]:
         checks.check_environment,
         lambda: checks.check_home(home),
         lambda: checks.check_machine(home),
+        check_swapping,
         lambda: checks.check_port(home, port),
         lambda: checks.check_redis(home),
+        lambda: check_devices(home),
         checks.check_ray,
         checks.check_engine,
     ]

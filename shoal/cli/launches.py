@@ -37,6 +37,9 @@ class UpOptions:
     num_hubs: int = 1
     # GGUF files to host on the fleet's own Ray cluster.
     cloud_models: tuple[str, ...] = ()
+    # Of devices whose owners set none: which KV blocks they share, and at most how fast, MB/s.
+    kv_share: str = "always"
+    kv_write_limit: float = 0.0
 
     def to_json(self) -> str:
         """For the supervisor's command line."""
@@ -84,6 +87,7 @@ def orchestrator_launch(home: Home, options: UpOptions, cache_port: int) -> Laun
         *("--cache-url", cache_server.cache_url(cache_port)),
         *("--host", options.host, "--advertise", options.advertise),
         *("--hubs", str(options.num_hubs)),
+        *("--kv-share", options.kv_share, "--kv-write-limit", f"{options.kv_write_limit:.6f}"),
     ]
     if options.cloud_config:
         command += ["--cloud-config", options.cloud_config]

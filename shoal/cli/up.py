@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from shoal.cli.stopping import SUPERVISOR_GRACE_S, StopReport, stop_fleet
 from shoal.gguf import GgufError
 from shoal.gguf_facts import scan
 from shoal.home import Home, child_environment, default_home
+from shoal.kv_sharing import SharePolicy, write_limit_flag
 from shoal.ports import another_port, bind_failure
 
 DEFAULT_PORT = 8421
@@ -62,6 +64,13 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     ] = "127.0.0.1",
     advertise: Annotated[str, typer.Option(help="Host that devices dial [--host].")] = "",
     hubs: Annotated[int, typer.Option(min=1, max=16, help="Hubs, which share the devices.")] = 1,
+    kv_share: Annotated[
+        SharePolicy, typer.Option(help="KV blocks that devices share, if their owners set nothing.")
+    ] = SharePolicy.ALWAYS,
+    kv_write_limit: Annotated[
+        float,
+        typer.Option(min=0, metavar="MB/S", help="For what a device shares; 0: no limit."),
+    ] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Bring a fleet up on this machine: Redis, orchestrator and agents."""
@@ -77,6 +86,8 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         host=host,
         advertise=_advertised(host, advertise),
         num_hubs=hubs,
+        kv_share=kv_share.value,
+        kv_write_limit=_write_limit(kv_write_limit),
     )
     home = default_home()
     home.make_private_dirs()
@@ -125,6 +136,14 @@ def _advertised(host: str, advertise: str) -> str:
             "Name one with --advertise, or listen on one address only.",
         )
     return advertise or host
+
+
+def _write_limit(megabytes_per_s: float) -> float:
+    try:
+        write_limit_flag(str(megabytes_per_s))
+    except argparse.ArgumentTypeError as error:
+        raise CliError(ExitCode.USAGE, f"--kv-write-limit: {error}") from error
+    return megabytes_per_s
 
 
 def _model_argument(model: str) -> str:

@@ -76,20 +76,22 @@ class Hello(_message.Message):
     def __init__(self, min_protocol: _Optional[int] = ..., max_protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., capabilities: _Optional[_Union[CapabilityReport, _Mapping]] = ..., models: _Optional[_Iterable[_Union[_engine_pb2.ModelReport, _Mapping]]] = ..., running_request_ids: _Optional[_Iterable[str]] = ..., device_unix_ms: _Optional[int] = ..., installation: _Optional[_Union[Installation, _Mapping]] = ..., last_epoch: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
-    __slots__ = ("protocol", "epoch", "heartbeat_interval_ms", "lease_ms", "hub_id", "hub_version")
+    __slots__ = ("protocol", "epoch", "heartbeat_interval_ms", "lease_ms", "hub_id", "hub_version", "cache_digest")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: _ClassVar[int]
     LEASE_MS_FIELD_NUMBER: _ClassVar[int]
     HUB_ID_FIELD_NUMBER: _ClassVar[int]
     HUB_VERSION_FIELD_NUMBER: _ClassVar[int]
+    CACHE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     epoch: int
     heartbeat_interval_ms: int
     lease_ms: int
     hub_id: str
     hub_version: str
-    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., hub_id: _Optional[str] = ..., hub_version: _Optional[str] = ...) -> None: ...
+    cache_digest: bytes
+    def __init__(self, protocol: _Optional[int] = ..., epoch: _Optional[int] = ..., heartbeat_interval_ms: _Optional[int] = ..., lease_ms: _Optional[int] = ..., hub_id: _Optional[str] = ..., hub_version: _Optional[str] = ..., cache_digest: _Optional[bytes] = ...) -> None: ...
 
 class Reject(_message.Message):
     __slots__ = ("reason", "message")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18shoal/v1/enrolment.proto\x12\x08shoal.v1\"h\n\x0c\x45nrolRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x63sr_pem\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x0cmin_protocol\x18\x04 \x01(\r\x12\x14\n\x0cmax_protocol\x18\x05 \x01(\r\"\x1f\n\x0cRenewRequest\x12\x0f\n\x07\x63sr_pem\x18\x01 \x01(\t\"\xb4\x01\n\nEnrolReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61_pem\x18\x03 \x01(\t\x12\x15\n\rhub_addresses\x18\x04 \x03(\t\x12\x11\n\tcache_url\x18\x05 \x01(\t\x12\x12\n\ncache_user\x18\x06 \x01(\t\x12\x16\n\x0e\x63\x61\x63he_password\x18\x07 \x01(\t\x12\x14\n\x0c\x66leet_secret\x18\x08 \x01(\x0c\x32\x42\n\tEnrolment\x12\x35\n\x05\x45nrol\x12\x16.shoal.v1.EnrolRequest\x1a\x14.shoal.v1.EnrolReply2@\n\x07Renewal\x12\x35\n\x05Renew\x12\x16.shoal.v1.RenewRequest\x1a\x14.shoal.v1.EnrolReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18shoal/v1/enrolment.proto\x12\x08shoal.v1\"h\n\x0c\x45nrolRequest\x12\r\n\x05token\x18\x01 \x01(\t\x12\x0f\n\x07\x63sr_pem\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x14\n\x0cmin_protocol\x18\x04 \x01(\r\x12\x14\n\x0cmax_protocol\x18\x05 \x01(\r\"\x1f\n\x0cRenewRequest\x12\x0f\n\x07\x63sr_pem\x18\x01 \x01(\t\"\xf1\x01\n\nEnrolReply\x12\x11\n\tdevice_id\x18\x01 \x01(\t\x12\x17\n\x0f\x63\x65rtificate_pem\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61_pem\x18\x03 \x01(\t\x12\x15\n\rhub_addresses\x18\x04 \x03(\t\x12\x11\n\tcache_url\x18\x05 \x01(\t\x12\x12\n\ncache_user\x18\x06 \x01(\t\x12\x16\n\x0e\x63\x61\x63he_password\x18\x07 \x01(\t\x12\x14\n\x0c\x66leet_secret\x18\x08 \x01(\x0c\x12\x1a\n\x12\x63\x61\x63he_share_policy\x18\t \x01(\t\x12\x1f\n\x17\x63\x61\x63he_write_bytes_per_s\x18\n \x01(\x04\x32\x42\n\tEnrolment\x12\x35\n\x05\x45nrol\x12\x16.shoal.v1.EnrolRequest\x1a\x14.shoal.v1.EnrolReply2@\n\x07Renewal\x12\x35\n\x05Renew\x12\x16.shoal.v1.RenewRequest\x1a\x14.shoal.v1.EnrolReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,9 +36,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_RENEWREQUEST']._serialized_start=144
   _globals['_RENEWREQUEST']._serialized_end=175
   _globals['_ENROLREPLY']._serialized_start=178
-  _globals['_ENROLREPLY']._serialized_end=358
-  _globals['_ENROLMENT']._serialized_start=360
-  _globals['_ENROLMENT']._serialized_end=426
-  _globals['_RENEWAL']._serialized_start=428
-  _globals['_RENEWAL']._serialized_end=492
+  _globals['_ENROLREPLY']._serialized_end=419
+  _globals['_ENROLMENT']._serialized_start=421
+  _globals['_ENROLMENT']._serialized_end=487
+  _globals['_RENEWAL']._serialized_start=489
+  _globals['_RENEWAL']._serialized_end=553
 # @@protoc_insertion_point(module_scope)

@@ -27,7 +27,7 @@ class RenewRequest(_message.Message):
     def __init__(self, csr_pem: _Optional[str] = ...) -> None: ...
 
 class EnrolReply(_message.Message):
-    __slots__ = ("device_id", "certificate_pem", "ca_pem", "hub_addresses", "cache_url", "cache_user", "cache_password", "fleet_secret")
+    __slots__ = ("device_id", "certificate_pem", "ca_pem", "hub_addresses", "cache_url", "cache_user", "cache_password", "fleet_secret", "cache_share_policy", "cache_write_bytes_per_s")
     DEVICE_ID_FIELD_NUMBER: _ClassVar[int]
     CERTIFICATE_PEM_FIELD_NUMBER: _ClassVar[int]
     CA_PEM_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,8 @@ class EnrolReply(_message.Message):
     CACHE_USER_FIELD_NUMBER: _ClassVar[int]
     CACHE_PASSWORD_FIELD_NUMBER: _ClassVar[int]
     FLEET_SECRET_FIELD_NUMBER: _ClassVar[int]
+    CACHE_SHARE_POLICY_FIELD_NUMBER: _ClassVar[int]
+    CACHE_WRITE_BYTES_PER_S_FIELD_NUMBER: _ClassVar[int]
     device_id: str
     certificate_pem: str
     ca_pem: str
@@ -44,4 +46,6 @@ class EnrolReply(_message.Message):
     cache_user: str
     cache_password: str
     fleet_secret: bytes
-    def __init__(self, device_id: _Optional[str] = ..., certificate_pem: _Optional[str] = ..., ca_pem: _Optional[str] = ..., hub_addresses: _Optional[_Iterable[str]] = ..., cache_url: _Optional[str] = ..., cache_user: _Optional[str] = ..., cache_password: _Optional[str] = ..., fleet_secret: _Optional[bytes] = ...) -> None: ...
+    cache_share_policy: str
+    cache_write_bytes_per_s: int
+    def __init__(self, device_id: _Optional[str] = ..., certificate_pem: _Optional[str] = ..., ca_pem: _Optional[str] = ..., hub_addresses: _Optional[_Iterable[str]] = ..., cache_url: _Optional[str] = ..., cache_user: _Optional[str] = ..., cache_password: _Optional[str] = ..., fleet_secret: _Optional[bytes] = ..., cache_share_policy: _Optional[str] = ..., cache_write_bytes_per_s: _Optional[int] = ...) -> None: ...

@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from orchestrator.identity.key_files import create_private
 from orchestrator.identity.token_store_redis import TokenStore
 from shoal.cli import cache_server, redis_server
 from shoal.home import Home
+from shoal.kv_sharing import SharePolicy
 from shoal.v1 import fleet_pb2, fleet_pb2_grpc
 from shoal.v1 import inference_pb2 as inf
 from tests.harness.agent_process import AgentProcess
 from tests.harness.hub_rig import HubRig, ScriptedGateway, running_hub
 from tests.harness.join_page import JoinPage
+from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis
 
 MODEL = "smollm2-135m-instruct"
@@ -124,6 +126,11 @@ class Edge:
                     await gateway.close()
                     return tokens, dict(update.finished.usage.cached_tokens_by_tier)
 
+    async def sharing(self, name: str) -> tuple[str, int]:
+        """Policy and write limit, as the device's engine says at its next heartbeat."""
+        told = (await self.rig.statuses())[name].models[0].load.kv_sharing
+        return told.policy, told.write_bytes_per_s
+
     async def record(self, request_id: str) -> dict[str, Any]:
         """The request's decision record, once it is stored."""
         client = connect(self.rig.config.state_url)
@@ -138,18 +145,26 @@ class Edge:
         return record
 
 
+def join_page(rig: HubRig) -> JoinPage:
+    return JoinPage(
+        {
+            "ca_pem": rig.authority.ca_pem,
+            "enrol_address": rig.hub.addresses.enrol,
+            "hub_addresses": [rig.hub.addresses.link],
+            "protocol": {"min": 0, "max": 1},
+        }
+    )
+
+
+def engines_of(agent: AgentProcess) -> set[int]:
+    return {child.pid for child in psutil.Process(agent.pid).children()}
+
+
 @pytest.fixture
 async def edge(tmp_path: Path, cache: CacheRedis) -> AsyncIterator[Edge]:
     with running_redis() as state_url:
         async with running_hub(tmp_path, state_url, cache=cache.access) as rig:
-            page = JoinPage(
-                {
-                    "ca_pem": rig.authority.ca_pem,
-                    "enrol_address": rig.hub.addresses.enrol,
-                    "hub_addresses": [rig.hub.addresses.link],
-                    "protocol": {"min": 0, "max": 1},
-                }
-            )
+            page = join_page(rig)
             edge = Edge(rig, tmp_path, await page.start())
             yield edge
             await asyncio.gather(*(agent.stop() for agent in edge.agents.values()))
@@ -206,4 +221,37 @@ async def test_a_prefix_computed_on_one_device_is_restored_on_another_and_from_d
     password = cache.home.cache_admin_file.read_text().strip()
     assert password not in saved
     assert hashlib.sha256(password.encode()).hexdigest() in saved
+    admin.close()
+
+
+async def test_the_fleets_terms_reach_engines_that_run(tmp_path: Path, cache: CacheRedis) -> None:
+    link_port = free_port()
+    never = replace(cache.access, share_policy=SharePolicy.NEVER)
+    limited = replace(cache.access, write_bytes_per_s=50_000_000)
+    admin = cache.admin()
+    with running_redis() as state_url:
+        async with running_hub(tmp_path, state_url, cache=never, link_port=link_port) as rig:
+            page = join_page(rig)
+            edge = Edge(rig, tmp_path, await page.start())
+            await edge.start("a")
+            await edge.until_serving("a")
+            engine = engines_of(edge.agents["a"])
+            cold, _ = await edge.ask("r1", "a")
+            assert await edge.sharing("a") == ("never", 0)
+            assert not list(admin.scan_iter("shoal:kv:*"))
+        # As after `shoal down`, and `shoal up` with other options.
+        async with running_hub(tmp_path, state_url, cache=limited, link_port=link_port) as rig:
+            edge.rig = rig
+            await edge.until_serving("a")
+            async with asyncio.timeout(60):
+                number = 2
+                while await edge.sharing("a") != ("always", 50_000_000):
+                    # An engine looks when it has work.
+                    assert (await edge.ask(f"r{number}", "a"))[0] == cold
+                    number += 1
+                while len(list(admin.scan_iter("shoal:kv:*"))) < NUM_BLOCKS:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+            assert engines_of(edge.agents["a"]) == engine
+            await edge.agents["a"].stop()
+            await page.stop()
     admin.close()

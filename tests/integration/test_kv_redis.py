@@ -73,6 +73,30 @@ def test_a_prefix_computed_on_one_agent_is_restored_on_another(url: str) -> None
     second.stop()
 
 
+def test_a_shared_tier_is_replaced_while_the_old_one_hangs(url: str) -> None:
+    with running_redis() as elsewhere:
+        maker = rig_on(elsewhere)
+        maker.run(prompt(1, 2))
+        assert maker.cache.drain(5)
+        rig = rig_on(url)
+        rig.prefill_tokens_per_s = 0.1  # whoever waits for the old tier waits for long
+        with stopped_process(url):
+            seq, phase = rig.begin(prompt(1, 2))
+            assert phase is Phase.RESTORING
+            rig.cache.use_shared(shared_of(rig_on(elsewhere)))
+            assert rig.cache.poll() == (seq,)
+            assert rig.cache.take(seq).blocks == ()
+            rig.cache.close(seq)
+            # Who comes later asks the new one.
+            assert rig.run(prompt(1, 2)).tiers == (Tier.REDIS, Tier.REDIS)
+        rig.cache.use_shared(None)
+        assert rig.cache.sharing().not_shared is NotShared.NO_SHARED_TIER
+        assert rig.run(prompt(7)).blocks == ()
+        rig.cache.check_integrity()
+        rig.stop()
+        maker.stop()
+
+
 def test_requests_that_arrive_together_fetch_a_prefix_once(url: str) -> None:
     first, second = rig_on(url), rig_on(url)
     first.run(prompt(1, 2, 3))
