@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.fleet.view import DeviceId, DeviceState, DeviceView, num_occupied
+from orchestrator.fleet.view import DeviceId, DeviceView
 from orchestrator.request import Privacy, RouteRequest
 from orchestrator.routing.decision import RuledOut
-from orchestrator.routing.eligibility import EXCLUDED, why_full, why_ineligible
+from orchestrator.routing.eligibility import why_full, why_ineligible
 from orchestrator.routing.estimator import Estimator, Expected
 from orchestrator.routing.prefixes import cached_tokens
 from orchestrator.routing.scoring import Contender, Scale
-
-# Looked up once: enum attribute access is slow in the loop over devices.
-_READY = DeviceState.READY
+from orchestrator.routing.standing import Standing
 
 
 @dataclass(slots=True)
@@ -61,50 +59,56 @@ def consider(considered: Considered, estimator: Estimator, devices: Collection[D
     name, exclude = request.model, considered.exclude
     hinted = bool(request.device or request.device_class)
     figures, contenders = estimator.figures, considered.contenders
+    standings = estimator.standings(name)
     considered.devices += devices
     prompt_tokens, measure = expected.prompt_tokens, scale.measure
     for device in devices:
-        model = device.models.get(name)
-        if model is not None and device.state is _READY and model.ready and not hinted:
-            # The ordinary case of why_ineligible, without the call.
-            rejection = EXCLUDED if exclude and device.device_id in exclude else None
-        else:
-            rejection = why_ineligible(request, device, exclude)
-        if model is not None and rejection is None:
-            occupied = num_occupied(device, model)
-            if occupied >= model.slots + device.max_waiting:
-                rejection = why_full(device, model, occupied)
-        if rejection is not None:
-            considered.ruled_out.append((device, rejection))
-        if model is None or rejection is not None:
-            continue
-        cached = 0
-        if cached_bytes and (num_bytes := cached_bytes.get(device.device_id)):
+        device_id = device.device_id
+        standing = standings.get(device_id)
+        if standing is None or standing.device is not device:
+            model = device.models.get(name)
+            standing = None if model is None else estimator.look(device, model)
+        if standing is None or hinted or not standing.takes or device_id in exclude:
+            rejection = None
+            if standing is None or hinted or not standing.ready or device_id in exclude:
+                rejection = why_ineligible(request, device, exclude)
+            if rejection is None and standing is not None:
+                rejection = why_full(device, standing.model, standing.occupied)
+            if rejection is not None:
+                considered.ruled_out.append((device, rejection))
+            if rejection is not None or standing is None:
+                continue
+        cached, fetches = 0, False
+        if cached_bytes and (num_bytes := cached_bytes.get(device_id)):
             cached = cached_tokens(num_bytes, request.prompt_bytes, prompt_tokens)
-        fetches = False
-        found = figures(expected, device, model, occupied, cached)
-        if shared and (num_bytes := shared.get(model.block_space)) and model.shared_bytes_per_s:
-            there = cached_tokens(num_bytes, request.prompt_bytes, prompt_tokens)
-            num_fetched_bytes = (there - cached) * model.kv_bytes_per_token
-            if num_fetched_bytes > 0:
-                fetch_ms = 1000.0 * num_fetched_bytes / model.shared_bytes_per_s
-                fetched = figures(expected, device, model, occupied, there)
-                if fetched[0] + fetch_ms < found[0]:
-                    cached, fetches = there, True
-                    found = (fetched[0] + fetch_ms, *fetched[1:])
+        found = figures(expected, standing, cached)
+        if shared:
+            fetched = _fetched(considered, estimator, standing, cached)
+            if fetched is not None and fetched[1][0] < found[0]:
+                fetches = True
+                cached, found = fetched
         ttft_ms, tpot_ms, joules, is_estimate = found
+        score, slo = measure(ttft_ms, tpot_ms, joules)
         contenders.append(
             Contender(
-                device,
-                model,
-                ttft_ms,
-                tpot_ms,
-                joules,
-                is_estimate,
-                prompt_tokens,
-                cached,
-                occupied,
-                *measure(ttft_ms, tpot_ms, joules),
-                fetches=fetches,
+                standing, ttft_ms, tpot_ms, joules, is_estimate,
+                prompt_tokens, cached, score, slo, fetches,
             )
-        )
+        )  # fmt: skip
+
+
+def _fetched(
+    considered: Considered, estimator: Estimator, standing: Standing, cached: int
+) -> tuple[int, tuple[float, float, float | None, bool]] | None:
+    """Tokens held and figures of a device that fetches what others share; None: nothing to."""
+    model, request = standing.model, considered.request
+    num_bytes = considered.shared_bytes.get(model.block_space)
+    if not num_bytes or not model.shared_bytes_per_s:
+        return None
+    there = cached_tokens(num_bytes, request.prompt_bytes, considered.expected.prompt_tokens)
+    num_fetched_bytes = (there - cached) * model.kv_bytes_per_token
+    if num_fetched_bytes <= 0:
+        return None
+    fetch_ms = 1000.0 * num_fetched_bytes / model.shared_bytes_per_s
+    found = estimator.figures(considered.expected, standing, there)
+    return there, (found[0] + fetch_ms, *found[1:])

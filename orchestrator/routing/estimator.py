@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from orchestrator.fleet.view import DeviceId, DeviceView, ServedModel, num_occupied
@@ -9,8 +10,9 @@ from orchestrator.request import RouteRequest
 from orchestrator.routing import speed
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
-from orchestrator.routing.power import busy_power_w, reference_power_w
+from orchestrator.routing.power import reference_power_w
 from orchestrator.routing.prefill_order import tokens_ahead
+from orchestrator.routing.standing import Standing
 
 # Byte-pair vocabularies give about four bytes of English a token.
 SEED_TOKENS_PER_BYTE = 0.25
@@ -62,39 +64,17 @@ class Expected:
 
 
 class Learned:
-    """What is known of one device and model; `device` and `model` as last predicted with.
+    """What is known of one device and model; `device` and `model` as last predicted with."""
 
-    `step_ms[n]`: TPOT in a batch of n by the model's own figures; `prefill_ms`: a token.
-    """
-
-    __slots__ = (
-        "decode", "device", "joules", "joules_estimated",
-        "model", "prefill", "prefill_ms", "step_ms",
-    )  # fmt: skip
+    __slots__ = ("decode", "device", "joules", "joules_estimated", "model", "prefill")
 
     def __init__(self, device: DeviceView, model: ServedModel) -> None:
         self.prefill = LearnedRatio()
         self.decode = LearnedRatio()
         self.joules = LearnedRatio()
         self.joules_estimated = True
-        self.note(device, model)
-
-    def note(self, device: DeviceView, model: ServedModel) -> None:
-        """Take the newest figures of the device itself."""
         self.device = device
         self.model = model
-        device_class, batches = device.device_class, range(max(1, model.slots) + 1)
-        self.step_ms = [speed.tpot_ms(model, device_class, batch) for batch in batches]
-        self.prefill_ms = 1000.0 / speed.prefill_tokens_per_s(model, device_class)
-
-
-def _same_speed(one: ServedModel, other: ServedModel) -> bool:
-    return (
-        one.decode_batch_tokens_per_s == other.decode_batch_tokens_per_s
-        and one.prefill_tokens_per_s == other.prefill_tokens_per_s
-        and one.decode_tokens_per_s == other.decode_tokens_per_s
-        and one.slots == other.slots
-    )
 
 
 class Estimator:
@@ -106,6 +86,8 @@ class Estimator:
 
     def __init__(self) -> None:
         self._learned: dict[tuple[DeviceId, str], Learned] = {}
+        # By model: the devices as they were looked at last.
+        self._standings: dict[str, dict[DeviceId, Standing]] = {}
         self._tokens_per_byte: dict[str, LearnedQuotient] = {}
         self._completion_tokens: dict[str, LearnedQuotient] = {}
 
@@ -127,6 +109,19 @@ class Estimator:
         own = mean if request.max_tokens is None else max(1.0, min(mean, request.max_tokens))
         return Expected(self.prompt_tokens(request), own, mean, now_ms)
 
+    def standings(self, model_name: str) -> Mapping[DeviceId, Standing]:
+        """Devices as they were looked at last; who finds another `device` there asks `look`."""
+        return self._standings.get(model_name, {})
+
+    def look(self, device: DeviceView, model: ServedModel) -> Standing:
+        """The device as the view shows it now, kept until it is forgotten."""
+        learned = self._learned.get((device.device_id, model.name))
+        if learned is not None and learned.model is not model:
+            learned = self._note(device, model)
+        standing = Standing(device, model, learned, num_occupied(device, model))
+        self._standings.setdefault(model.name, {})[device.device_id] = standing
+        return standing
+
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:
         """What the request would meet on the device as the view shows it."""
         self.track(device, model)
@@ -136,17 +131,17 @@ class Estimator:
     def predict_expected(
         self, expected: Expected, device: DeviceView, model: ServedModel, occupancy: int
     ) -> Prediction:
-        """The same for a request of this size and a device that holds `occupancy` others."""
-        ttft_ms, tpot_ms, joules, estimated = self.figures(expected, device, model, occupancy)
+        """The same for a request of this size and a device that holds `occupancy` others.
+
+        Nothing is kept of the device.
+        """
+        learned = self._learned.get((device.device_id, model.name))
+        standing = Standing(device, model, learned, occupancy)
+        ttft_ms, tpot_ms, joules, estimated = self.figures(expected, standing)
         return Prediction(ttft_ms, tpot_ms, joules, estimated, expected.prompt_tokens)
 
     def figures(
-        self,
-        expected: Expected,
-        device: DeviceView,
-        model: ServedModel,
-        occupancy: int,
-        cached_tokens: int = 0,
+        self, expected: Expected, standing: Standing, cached_tokens: int = 0
     ) -> tuple[float, float, float | None, bool]:
         """TTFT and TPOT in ms, joules (None: unknown), and whether those are an estimate.
 
@@ -154,48 +149,31 @@ class Estimator:
         / prefill speed + one decode step. TPOT is that of the batch the request
         would join; other models at work on the device share its speed.
         """
-        name, slots = model.name, model.slots
-        batch = occupancy + 1 if occupancy < slots else slots or 1
-        sharing = 1 if len(device.models) < 2 else 1 + _num_other_active(device, name)
-        learned = self._learned.get((device.device_id, name))
-        if learned is None:
-            # Most of a very large fleet was never sent anything: nothing is kept of it.
-            device_class = device.device_class
-            all_per_s = speed.decode_tokens_per_s(model, device_class, batch)
-            tpot_ms = sharing * 1000.0 * batch / all_per_s
-            prefill_ms = (
-                sharing
-                * 1000.0
-                / (model.prefill_tokens_per_s or speed.prefill_tokens_per_s(model, device_class))
-            )
-        else:
-            if learned.model is not model:
-                learned = self.track(device, model)
-            tpot_ms = learned.step_ms[batch] * learned.decode.value * sharing
-            prefill_ms = learned.prefill_ms * learned.prefill.value * sharing
+        learned, batch = standing.learned, standing.batch
+        tpot_ms, prefill_ms, joules_factor = standing.step_ms, standing.prefill_ms, 1.0
+        power_w, estimated = standing.power_w, standing.power_estimated
+        if learned is not None:
+            tpot_ms *= learned.decode.value
+            prefill_ms *= learned.prefill.value
+            if learned.joules.num_observations:
+                power_w, estimated = reference_power_w(standing.device), learned.joules_estimated
+                joules_factor = learned.joules.value
         own_tokens = expected.prompt_tokens - cached_tokens
         own_ms = own_tokens * prefill_ms
         ttft_ms = own_ms + tpot_ms
-        if occupancy or device.in_flight_prefill_tokens:
-            ttft_ms += prefill_ms * _tokens_ahead(device, model, own_tokens)
-        if occupancy >= slots:
+        if standing.ahead_tokens:
+            ahead = tokens_ahead(own_tokens, standing.prompts, standing.ahead_tokens)
+            ttft_ms += prefill_ms * ahead
+        if not standing.free_slot:
             # All slots taken: one comes free every (output length * TPOT / slots) ms, but
             # after a burst not before the oldest have had the time for their output.
-            ahead = occupancy - slots + 1
+            slots, since = standing.model.slots, standing.since
+            num_ahead = standing.occupied - slots + 1
             whole_ms = expected.others_completion_tokens * tpot_ms
-            wait_ms = ahead * whole_ms / batch
-            since = device.in_flight_since.get(name, ())
-            if expected.now_ms and ahead <= slots and ahead <= len(since):
-                wait_ms = max(wait_ms, since[ahead - 1] + whole_ms - expected.now_ms)
+            wait_ms = num_ahead * whole_ms / batch
+            if expected.now_ms and num_ahead <= slots and num_ahead <= len(since):
+                wait_ms = max(wait_ms, since[num_ahead - 1] + whole_ms - expected.now_ms)
             ttft_ms += wait_ms
-        joules_factor = 1.0
-        if learned is not None and learned.joules.num_observations:
-            power_w, estimated = reference_power_w(device), learned.joules_estimated
-            joules_factor = learned.joules.value
-        elif device.power_w is None:
-            power_w, estimated = device.tdp_w, True
-        else:
-            power_w, estimated = busy_power_w(device, occupancy)
         if power_w is None:
             return ttft_ms, tpot_ms, None, True
         busy_ms = own_ms + expected.completion_tokens * tpot_ms / batch
@@ -203,13 +181,14 @@ class Estimator:
 
     def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
         """Predicted time until a full device has room for one more request."""
-        learned = self._learned.get((device.device_id, model.name))
-        batch = max(1, model.slots)
-        tpot_ms = speed.tpot_ms(model, device.device_class, batch)
-        if learned is not None:
-            tpot_ms *= learned.decode.value
-        over = num_occupied(device, model) - model.slots - device.max_waiting + 1
-        return max(1, over) * self.completion_tokens(model.name, None) * tpot_ms / batch
+        standing = self.standings(model.name).get(device.device_id)
+        if standing is None or standing.device is not device:
+            standing = self.look(device, model)
+        step_ms, batch = standing.step_ms, standing.batch
+        if standing.learned is not None:
+            step_ms *= standing.learned.decode.value
+        over = standing.occupied - model.slots - device.max_waiting + 1
+        return max(1, over) * self.completion_tokens(model.name, None) * step_ms / batch
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request; one of a device not tracked teaches only lengths."""
@@ -253,38 +232,21 @@ class Estimator:
         """Drop what was learned of a device that left or was removed."""
         for key in [key for key in self._learned if key[0] == device_id]:
             del self._learned[key]
+        for standings in self._standings.values():
+            standings.pop(device_id, None)
 
-    def track(self, device: DeviceView, model: ServedModel) -> Learned:
+    def track(self, device: DeviceView, model: ServedModel) -> None:
         """Learn from what the device will measure of the model, from these figures on."""
+        learned = self._note(device, model)
+        standing = self.standings(model.name).get(device.device_id)
+        if standing is not None:
+            standing.learned = learned
+
+    def _note(self, device: DeviceView, model: ServedModel) -> Learned:
         key = (device.device_id, model.name)
         learned = self._learned.get(key)
-        if learned is None:
-            learned = self._learned[key] = Learned(device, model)
-        elif learned.model.fingerprint != model.fingerprint:
+        if learned is None or learned.model.fingerprint != model.fingerprint:
             # Another file under the same name: what was learned is not its own.
             learned = self._learned[key] = Learned(device, model)
-        elif learned.model is model:
-            learned.device = device
-        elif _same_speed(learned.model, model):
-            learned.device, learned.model = device, model
-        else:
-            learned.note(device, model)
+        learned.device, learned.model = device, model
         return learned
-
-
-def _num_other_active(device: DeviceView, model_name: str) -> int:
-    """Other models that are generating on the device now."""
-    return sum(
-        1
-        for name, other in device.models.items()
-        if name != model_name and num_occupied(device, other)
-    )
-
-
-def _tokens_ahead(device: DeviceView, model: ServedModel, own_tokens: int) -> float:
-    """Prompt tokens on the device that it computes before those of a new prompt."""
-    total = device.in_flight_prefill_tokens.get(model.name, 0)
-    total = max(total, model.waiting_prefill_tokens)
-    if not total:
-        return 0
-    return tokens_ahead(own_tokens, device.in_flight_prompts.get(model.name, ()), total)

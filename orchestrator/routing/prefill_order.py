@@ -20,7 +20,6 @@ def tokens_ahead(own_tokens: int, others: Sequence[int], all_tokens: int) -> flo
     if not others:
         return all_tokens
     total = sum(others)
-    shorter = sum([tokens for tokens in others if tokens <= own_tokens])
-    unknown = all_tokens - total
-    held_up = min(total - shorter, own_tokens / _OWN_CHUNKS_FOR_ONE)
-    return shorter + held_up + (unknown if unknown > 0 else 0)
+    longer = sum([tokens for tokens in others if tokens > own_tokens])
+    before = max(total, all_tokens) - longer
+    return before + min(longer, own_tokens / _OWN_CHUNKS_FOR_ONE) if longer else before

@@ -87,7 +87,7 @@ class Router:
         decision = self._decide(considered, view, now_ms)
         if decision.ranked:
             best = considered.contenders[0]
-            self._estimator.track(best.device, best.model)
+            self._estimator.track(best.device, best.standing.model)
             if hints:
                 self._prefixes.note(request.model, hints, best.device.device_id, now_ms)
         return decision

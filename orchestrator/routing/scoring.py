@@ -7,9 +7,10 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.fleet.view import DeviceClass, DeviceView, ServedModel
+from orchestrator.fleet.view import DeviceClass, DeviceView
 from orchestrator.request import Objective, RouteRequest
 from orchestrator.routing.decision import Prediction, Rejection, RejectionKind
+from orchestrator.routing.standing import Standing
 
 # Scores up to 5 % above the best count as equal to it, so that noise in what was learned
 # does not move the traffic to and fro; the load decides then.
@@ -30,20 +31,28 @@ class Contender:
     `slo`: CONFIDENT, MET or MISSED. `rank`: filled by `ranked`, less is better.
     """
 
-    device: DeviceView
-    model: ServedModel
+    standing: Standing
     ttft_ms: float
     tpot_ms: float
     joules: float | None
     joules_estimated: bool
     prompt_tokens: int
     cached_tokens: int
-    occupied: int
     score: float
     slo: int
-    rank: tuple[float, ...] = ()
     # Whether it fetches what is cached from the shared tier.
     fetches: bool = False
+    rank: tuple[float, ...] = ()
+
+    @property
+    def device(self) -> DeviceView:
+        """The device as the view shows it."""
+        return self.standing.device
+
+    @property
+    def occupied(self) -> int:
+        """Requests that it holds."""
+        return self.standing.occupied
 
     @property
     def meets_slo(self) -> bool:
@@ -53,7 +62,7 @@ class Contender:
     @property
     def free_slot(self) -> bool:
         """Whether it would start the request at once."""
-        return self.occupied < self.model.slots
+        return self.standing.free_slot
 
     @property
     def serves_well(self) -> bool:
@@ -120,7 +129,7 @@ _LATENCY, _EDP, _ENERGY = Objective.LATENCY, Objective.EDP, Objective.ENERGY
 
 def free_classes(contenders: Sequence[Contender]) -> frozenset[DeviceClass]:
     """Classes of which some device has a free slot."""
-    return frozenset([c.device.device_class for c in contenders if c.occupied < c.model.slots])
+    return frozenset([s.device_class for c in contenders if (s := c.standing).free_slot])
 
 
 def ranked(
@@ -143,18 +152,18 @@ def ranked(
     by_room = scale.objective is _ENERGY
     first, best = (MISSED + 1, 0), math.inf
     for c in contenders:
-        group = (c.slo, place[c.device.device_class] if by_class else by_room and not c.free_slot)
+        standing = c.standing
+        in_class = place[standing.device_class]
+        group = (c.slo, in_class if by_class else by_room and not standing.free_slot)
         if group < first:
             first, best = group, c.score
         elif group == first and c.score < best:
             best = c.score
-        c.rank = group
+        c.rank = (*group, c.score, in_class, standing.occupied)
     near = best * NEAR
     for c in contenders:
-        if c.score <= near and c.rank == first:
-            c.rank += (0.0, place[c.device.device_class], c.occupied, scale.tie(c.device))
-        else:
-            c.rank += (c.score, place[c.device.device_class], c.occupied)
+        if c.score <= near and c.rank[:2] == first:
+            c.rank = (*first, 0.0, *c.rank[3:], scale.tie(c.device))
     contenders.sort(key=_rank)
     return contenders
 

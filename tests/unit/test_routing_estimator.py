@@ -241,6 +241,24 @@ def test_forgotten_device_starts_afresh():
     assert predict(estimator).tpot_ms == pytest.approx(10)
 
 
+def test_what_is_kept_of_a_device_follows_the_view_and_what_is_learned():
+    estimator, idle = Estimator(), device()
+    expected = estimator.expect(REQUEST)
+    first = estimator.look(idle, MODEL)
+    assert estimator.standings("tiny")[idle.device_id] is first
+    # The router asks again when it finds that the view shows another value.
+    busy = estimator.look(device(in_flight={"tiny": 2}), MODEL)
+    assert estimator.standings("tiny")[idle.device_id] is busy
+    assert (busy.occupied, busy.free_slot, busy.takes) == (2, True, True)
+    # What is learned later counts for what was looked at before.
+    estimator.track(busy.device, MODEL)
+    before = estimator.figures(expected, busy)[1]
+    estimator.observe(outcome(tpot_ms=20.0))
+    assert estimator.figures(expected, busy)[1] > 1.1 * before
+    estimator.forget(idle.device_id)
+    assert not estimator.standings("tiny")
+
+
 def test_outcome_of_a_device_never_predicted_for_is_taken():
     estimator = Estimator()
     estimator.observe(outcome(prompt_tokens=200))
