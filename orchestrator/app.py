@@ -31,7 +31,7 @@ from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.hosting import Deploying, HostingError, with_hosted
 from orchestrator.identity.key_files import KeyFileError
 from orchestrator.stages import Stages
-from orchestrator.wiring import gateway_config, hub_configs, local_host
+from orchestrator.wiring import cache_names, gateway_config, hub_configs, local_host
 from shoal.home import Home
 from shoal.kv_sharing import SharePolicy, share_policy_flag, write_limit_flag
 from shoal.logs import set_up_logs
@@ -135,7 +135,7 @@ class Orchestrator:
         self._ports = self._blocks.choose(self._home.path / "hub" / "ports.json", arguments.hubs)
         haproxy = write_haproxy_wrapper(haproxy_dir, (arguments.host, arguments.port))
         set_ray_environment(self._ports, haproxy_dir, haproxy, self._home.ray_token_file)
-        self._secrets = setup.prepare_identity(self._home, arguments.hubs)
+        self._secrets = setup.prepare_identity(self._home, arguments.hubs, cache_names(arguments))
         self._say("identity_ready")
 
     def start(self, stop: threading.Event) -> None:

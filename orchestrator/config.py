@@ -23,6 +23,8 @@ class CacheAccess:
     key_file: Path
     share_policy: SharePolicy = SharePolicy.ALWAYS
     write_bytes_per_s: int = 0
+    # The authority behind the certificate of a `rediss://` cache.
+    ca_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ipaddress
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,6 +22,7 @@ from orchestrator.request import Privacy
 from shoal.home import Home
 from shoal.onboarding.depot import make_depot
 from shoal.onboarding.sources import SourcesMissingError
+from shoal.ports import is_loopback, url_host
 from shoal.wire import CLOUD_TLS_NAME, HUB_TLS_NAME
 
 _log = structlog.get_logger(__name__)
@@ -46,8 +47,12 @@ def hub_ids(num_hubs: int) -> list[str]:
     return [f"hub-{number}" for number in range(1, num_hubs + 1)]
 
 
-def prepare_identity(home: Home, num_hubs: int = 1) -> FleetSecrets:
+def prepare_identity(
+    home: Home, num_hubs: int = 1, cache_names: Sequence[str] = ()
+) -> FleetSecrets:
     """Make or load the authority, issue service certificates, make the fleet's keys.
+
+    `cache_names`: hosts by which the Redis of shared KV blocks is reached over TLS.
 
     Raises KeyFileError when a secret is open to others.
     """
@@ -56,6 +61,7 @@ def prepare_identity(home: Home, num_hubs: int = 1) -> FleetSecrets:
         *((home.hub_dir / each, f"hub:{each}", (HUB_TLS_NAME,)) for each in hub_ids(num_hubs)),
         (home.gateway_dir, f"gateway:{GATEWAY_ID}", ()),
         (home.path / "cloud", f"cloud:{CLOUD_ID}", (CLOUD_TLS_NAME,)),
+        *([(home.cache_tls_dir, "cache:1", tuple(cache_names))] if cache_names else []),
     )
     for folder, common_name, dns_names in services:
         key_pem, cert_pem = authority.issue_service(common_name, dns_names)
@@ -94,14 +100,24 @@ async def prepare_keys(home: Home, state_url: str) -> None:
         await client.aclose()
 
 
-def cache_access(url: str, home: Home, advertised_host: str) -> CacheAccess | None:
-    """The cache at `url`; None without one, or when not every device could dial it."""
+def cache_access(
+    url: str, home: Home, advertised_host: str, local_host: str = ""
+) -> CacheAccess | None:
+    """The cache at `url`; None without one, or when not every device could dial it.
+
+    Hubs reach a cache at the advertised host by `local_host`, where that is given.
+    """
     if not url:
         return None
-    if _is_loopback(urlsplit(url).hostname) and not _is_loopback(advertised_host):
+    if is_loopback(urlsplit(url).hostname or "") and not is_loopback(advertised_host):
         _log.warning("kv_blocks_not_shared", reason="the cache listens on loopback only", url=url)
         return None
-    return CacheAccess(url, url, home.cache_admin_file, home.kv_key_file)
+    parts = urlsplit(url)
+    admin_url = url
+    if local_host and parts.hostname == advertised_host:
+        admin_url = parts._replace(netloc=f"{url_host(local_host)}:{parts.port}").geturl()
+    ca_file = home.ca_dir / "ca.crt" if parts.scheme == "rediss" else None
+    return CacheAccess(admin_url, url, home.cache_admin_file, home.kv_key_file, ca_file=ca_file)
 
 
 def prepare_depot(home: Home, gateway_url: str) -> Path | None:
@@ -117,10 +133,3 @@ def prepare_depot(home: Home, gateway_url: str) -> Path | None:
         return None
     _log.info("depot_ready", files=len(depot.files), script_sha256=depot.script_sha256)
     return home.depot_dir
-
-
-def _is_loopback(host: str | None) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
-        return False

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 from orchestrator import setup
 from orchestrator.actors.ports import FleetPorts
@@ -18,7 +19,7 @@ _ALL_INTERFACES = "0.0.0.0"  # noqa: S104 - compared with, not bound to # nosec 
 def hub_configs(arguments: argparse.Namespace, home: Home, ports: FleetPorts) -> list[HubConfig]:
     """One for each hub, each with its own ports and certificate."""
     advertised = advertised_host(arguments)
-    cache = setup.cache_access(arguments.cache_url, home, advertised)
+    cache = setup.cache_access(arguments.cache_url, home, advertised, local_host(arguments))
     if cache is not None:
         terms = {"share_policy": arguments.kv_share, "write_bytes_per_s": arguments.kv_write_limit}
         cache = replace(cache, **terms)
@@ -65,6 +66,13 @@ def gateway_config(
         models_dir=home.models_dir,
         cloud=cloud,
     )
+
+
+def cache_names(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """Hosts that the certificate of the shared KV blocks' Redis is for; none without TLS."""
+    if urlsplit(arguments.cache_url).scheme != "rediss":
+        return ()
+    return tuple(dict.fromkeys(("127.0.0.1", local_host(arguments), advertised_host(arguments))))
 
 
 def local_host(arguments: argparse.Namespace) -> str:

@@ -43,6 +43,11 @@ class Home:
         return self.path / "gateway"
 
     @property
+    def cache_tls_dir(self) -> Path:
+        """`tls.key` and `tls.crt` of the Redis of shared KV blocks, where other machines use it."""
+        return self.path / "cache"
+
+    @property
     def admin_key_file(self) -> Path:
         """API key of the local command line, role admin (0600)."""
         return self.path / "keys" / "admin.key"

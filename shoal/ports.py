@@ -1,7 +1,8 @@
-"""Whether a loopback port can be had."""
+"""Hosts and ports: whether a loopback port can be had, and what a host is."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 
@@ -27,3 +28,16 @@ def another_port(taken: int) -> int:
     """One to suggest in the place of `taken`: the next that is free, privileged ones left out."""
     above = range(max(taken + 1, 1024), 65_536)
     return next((port for port in above if port_is_free(port)), 1024)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host, by name or address, is this machine alone."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def url_host(host: str) -> str:
+    """The host as URLs have it: IPv6 addresses in brackets."""
+    return f"[{host}]" if ":" in host else host

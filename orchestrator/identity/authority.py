@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -102,7 +103,7 @@ class Authority:
         """A fresh key and its certificate, both PEM, for a hub or a gateway.
 
         `common_name` is `hub:<id>` or `gateway:<id>`; a hub needs HUB_TLS_NAME among
-        `dns_names`. The key is returned and not kept.
+        `dns_names`, which may be IP addresses, too. The key is returned and not kept.
         """
         key = ec.generate_private_key(ec.SECP256R1())
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -139,7 +140,7 @@ class Authority:
             )
         )
         if dns_names:
-            names = x509.SubjectAlternativeName([x509.DNSName(name) for name in dns_names])
+            names = x509.SubjectAlternativeName([_general_name(name) for name in dns_names])
             builder = builder.add_extension(names, critical=False)
         certificate = builder.sign(self._key, hashes.SHA256())
         return IssuedCertificate(
@@ -147,6 +148,13 @@ class Authority:
             serial=f"{certificate.serial_number:x}",
             not_after=not_after,
         )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
 
 
 def _new_key_pem() -> bytes:

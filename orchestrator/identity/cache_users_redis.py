@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import redis.asyncio
 import structlog
@@ -31,8 +32,12 @@ class CacheUsers:
         """Raises KeyFileError when a secret is missing or open to others."""
         self._access = access
         self._key = read_private(access.key_file)
+        tls: dict[str, Any] = {}
+        if access.ca_file is not None:
+            tls = {"ssl_ca_certs": str(access.ca_file)}
         self._client: redis.asyncio.Redis = redis.asyncio.Redis.from_url(
             access.admin_url,
+            **tls,
             username=SHARED_TIER_ADMIN,
             password=read_private(access.admin_password_file).decode().strip(),
             socket_timeout=_TIMEOUT_S,

@@ -1,21 +1,24 @@
 """The embedded Redis of shared KV blocks: a cache, so nothing of it is kept or protected.
 
-Devices reach it over TCP on loopback, each as a user of its own that the hub makes;
-the default user is off. Only the ACL file outlives the process.
+Devices reach it over TCP on loopback, or over TLS in a fleet that listens beyond this
+machine; each as a user of its own that the hub makes. The default user is off. Only the
+ACL file outlives the process.
 """
 
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 import secrets
 import socket
+import ssl
 from contextlib import suppress
 from pathlib import Path
 
 from shoal.blocks import SHARED_TIER_ADMIN
 from shoal.home import Home
-from shoal.ports import port_is_free
+from shoal.ports import port_is_free, url_host
 
 # About 180 blocks of the default model; a cache that is full evicts by LRU.
 DEFAULT_MAX_MEMORY_MB = 512
@@ -23,9 +26,15 @@ DEFAULT_MAX_MEMORY_MB = 512
 _FIRST_PORT, _LAST_PORT = 20_000, 32_000
 
 
-def cache_url(port: int) -> str:
-    """What devices and hub dial, without credentials."""
-    return f"redis://127.0.0.1:{port}"
+def cache_url(port: int, tls_host: str = "") -> str:
+    """What devices dial, without credentials; `tls_host`: they do so from other machines."""
+    return f"rediss://{url_host(tls_host)}:{port}" if tls_host else f"redis://127.0.0.1:{port}"
+
+
+def knows_tls(binary: Path) -> bool:
+    """Whether this build of Redis has TLS: only such ones know the settings' names."""
+    with binary.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return text.find(b"tls-cert-file") >= 0
 
 
 def choose_cache_port(home: Home) -> int:
@@ -67,26 +76,50 @@ def prepare_acl(home: Home) -> Path:
     return path
 
 
-def cache_command(home: Home, binary: Path, port: int) -> list[str]:
-    """Command line of the cache Redis."""
+def cache_command(home: Home, binary: Path, port: int, listen: str = "") -> list[str]:
+    """Command line of the cache Redis.
+
+    `listen`: an address of this machine where it speaks TLS and nothing else, with the
+    certificate in `cache_tls_dir`; empty: on loopback, without TLS.
+    """
+    address = ["--port", str(port), "--bind", "127.0.0.1"]
+    if listen:
+        tls = home.cache_tls_dir
+        everywhere = listen in ("0.0.0.0", "::")  # noqa: S104
+        address = [
+            *("--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no"),
+            *("--tls-cert-file", str(tls / "tls.crt"), "--tls-key-file", str(tls / "tls.key")),
+            *("--tls-ca-cert-file", str(home.ca_dir / "ca.crt")),
+            *("--bind", *([listen] if everywhere else dict.fromkeys(("127.0.0.1", listen)))),
+        ]
     return [
         str(binary),
-        *("--port", str(port), "--bind", "127.0.0.1", "--aclfile", str(prepare_acl(home))),
+        *address,
+        *("--aclfile", str(prepare_acl(home))),
         *("--dir", str(home.redis_dir), "--save", "", "--appendonly", "no", "--daemonize", "no"),
         *("--maxmemory", f"{DEFAULT_MAX_MEMORY_MB}mb", "--maxmemory-policy", "allkeys-lru"),
     ]
 
 
-def cache_answers(port: int) -> bool:
-    """Whether a Redis listens at this port; it asks who we are before it says more."""
-    with socket.socket() as connection:
-        connection.settimeout(1)
-        try:
-            connection.connect(("127.0.0.1", port))
-            connection.sendall(b"PING\r\n")
-            return connection.recv(7).startswith((b"+PONG", b"-NOAUTH"))
-        except OSError:
-            return False
+def cache_answers(port: int, ca_file: Path | None = None) -> bool:
+    """Whether a Redis listens at this port; it asks who we are before it says more.
+
+    `ca_file`: of the authority that vouches for it, where it speaks TLS.
+    """
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as plain:
+            if ca_file is None:
+                return _says_who_are_you(plain)
+            context = ssl.create_default_context(cafile=str(ca_file))
+            with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+                return _says_who_are_you(connection)
+    except OSError:
+        return False
+
+
+def _says_who_are_you(connection: socket.socket) -> bool:
+    connection.sendall(b"PING\r\n")
+    return connection.recv(7).startswith((b"+PONG", b"-NOAUTH"))
 
 
 def _port_file(home: Home) -> Path:

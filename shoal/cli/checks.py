@@ -123,7 +123,11 @@ def check_redis(home: Home) -> list[Finding]:
 def _check_cache(home: Home) -> Finding:
     """The Redis of shared KV blocks; a fleet works without it, only slower."""
     port = cache_server.last_cache_port(home)
-    if port is not None and cache_server.cache_answers(port):
+    ca_file = home.ca_dir / "ca.crt"
+    if port is not None and (
+        cache_server.cache_answers(port)
+        or (ca_file.exists() and cache_server.cache_answers(port, ca_file))
+    ):
         return Finding("redis cache", Verdict.OK, "the Redis of shared KV blocks answers")
     detail = "the Redis of shared KV blocks does not answer: devices share no prefixes"
     return Finding("redis cache", Verdict.NOTE, detail, f"See {home.logs_dir / 'cache.log'}.")

@@ -10,6 +10,7 @@ from pathlib import Path
 from shoal.cli import cache_server, redis_server
 from shoal.cli.children import Launch, StartError
 from shoal.home import Home
+from shoal.ports import is_loopback
 
 REDIS_LIMIT_S = 15.0
 # Ray needs 4 to 10 s on two quiet cores; a loaded machine several times that.
@@ -63,9 +64,22 @@ def redis_launch(home: Home) -> Launch:
     return Launch("redis", "redis", tuple(command), grace_s=10)
 
 
-def cache_launch(home: Home, port: int) -> Launch:
-    """The Redis of shared KV blocks; StartError when the machine has no Redis at all."""
-    command = cache_server.cache_command(home, _redis_binary(), port)
+def cache_speaks_tls(options: UpOptions) -> bool:
+    """Whether devices of other machines reach the Redis of shared KV blocks.
+
+    Not with a Redis built without TLS: their blocks then stay with them.
+    """
+    return not is_loopback(options.advertise or options.host) and cache_server.knows_tls(
+        _redis_binary()
+    )
+
+
+def cache_launch(home: Home, port: int, listen: str = "") -> Launch:
+    """The Redis of shared KV blocks; StartError when the machine has no Redis at all.
+
+    `listen`: where it speaks TLS; its certificate is there once the orchestrator began.
+    """
+    command = cache_server.cache_command(home, _redis_binary(), port, listen)
     return Launch("cache", "redis", tuple(command), grace_s=10)
 
 
@@ -81,10 +95,11 @@ def _redis_binary() -> Path:
 
 def orchestrator_launch(home: Home, options: UpOptions, cache_port: int) -> Launch:
     """Ray, hub and gateway."""
+    tls_host = (options.advertise or options.host) if cache_speaks_tls(options) else ""
     command = [
         *(sys.executable, "-m", "orchestrator.app", "--home", str(home.path)),
         *("--port", str(options.port), "--redis-url", redis_server.state_url(home)),
-        *("--cache-url", cache_server.cache_url(cache_port)),
+        *("--cache-url", cache_server.cache_url(cache_port, tls_host)),
         *("--host", options.host, "--advertise", options.advertise),
         *("--hubs", str(options.num_hubs)),
         *("--kv-share", options.kv_share, "--kv-write-limit", f"{options.kv_write_limit:.6f}"),

@@ -94,8 +94,15 @@ class Supervisor:
 
     async def _start_and_keep(self) -> None:
         self._cache_port = cache_server.choose_cache_port(self._home)
-        await _together(self._start_redis(), self._start_cache())
-        url = await self._start_orchestrator()
+        if launches.cache_speaks_tls(self._options):
+            # Its certificate comes from the orchestrator, which needs its administrator's password.
+            cache_server.prepare_acl(self._home)
+            await self._start_redis()
+            url = await self._start_orchestrator()
+            await self._start_cache()
+        else:
+            await _together(self._start_redis(), self._start_cache())
+            url = await self._start_orchestrator()
         agents = LocalAgents(self._home, self._options, url)
         names = self._options.agent_names()
         await _together(*(self._start_agent(agents, name) for name in names))
@@ -118,8 +125,11 @@ class Supervisor:
         self._progress.say("redis_ready", binary=launch.command[0])
 
     async def _start_cache(self) -> None:
-        child = await self._launch(launches.cache_launch(self._home, self._cache_port))
-        answers = partial(cache_server.cache_answers, self._cache_port)
+        tls = launches.cache_speaks_tls(self._options)
+        listen = self._options.host if tls else ""
+        child = await self._launch(launches.cache_launch(self._home, self._cache_port, listen))
+        ca_file = self._home.ca_dir / "ca.crt" if tls else None
+        answers = partial(cache_server.cache_answers, self._cache_port, ca_file)
         await child.until(answers, launches.REDIS_LIMIT_S)
 
     async def _start_orchestrator(self) -> str:

@@ -79,8 +79,7 @@ KNOWN_CALLS = {
     ("orchestrator/identity/cache_users_redis.py", "redis.asyncio.Redis.from_url"): (
         "the fleet's cache Redis: makes and removes its users"
     ),
-    ("shoal/cli/cache_server.py", "connection.connect"): f"{LOCAL}: does Redis answer",
-    ("shoal/cli/cache_server.py", "socket.socket"): f"{LOCAL}: does Redis answer",
+    ("shoal/cli/cache_server.py", "socket.create_connection"): f"{LOCAL}: does Redis answer",
     ("shoal/cli/client.py", "httpx.Client"): f"{GATEWAY}: the command line's requests",
     ("shoal/cli/redis_server.py", "connection.connect"): f"{LOCAL}: does Redis answer",
     ("shoal/cli/redis_server.py", "socket.socket"): f"{LOCAL}: does Redis answer",

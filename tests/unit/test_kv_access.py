@@ -156,3 +156,15 @@ def test_a_cache_on_loopback_is_told_to_local_devices_only(
     tmp_path: Path, url: str, advertised: str, shared: bool
 ) -> None:
     assert (cache_access(url, Home(tmp_path), advertised) is not None) is shared
+
+
+def test_hubs_reach_the_fleets_own_cache_from_inside(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    own = cache_access("rediss://hub.example:7000", home, "hub.example", "10.0.0.5")
+    assert own is not None
+    assert own.device_url == "rediss://hub.example:7000"
+    assert own.admin_url == "rediss://10.0.0.5:7000"
+    assert own.ca_file == home.ca_dir / "ca.crt"
+    elsewhere = cache_access("rediss://cache.example:1", home, "hub.example", "10.0.0.5")
+    assert elsewhere is not None
+    assert elsewhere.admin_url == elsewhere.device_url
