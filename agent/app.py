@@ -19,9 +19,9 @@ from pathlib import Path
 
 import structlog
 
-from agent.calibration.choosing import Choice
-from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
-from agent.calibration.store import CalibrationStore, key_of, variants
+from agent.calibration.idle import IdleTerms, calibrate_when_idle
+from agent.calibration.in_use import calibrated, for_engines
+from agent.calibration.store import CalibrationStore
 from agent.companion.settings import CompanionError, CompanionSettings, read_companions
 from agent.hardware.bandwidth import measure_bandwidth_gb_s
 from agent.hardware.memory import read_memory
@@ -85,7 +85,7 @@ async def _run(
     structlog.contextvars.bind_contextvars(device_id=identity.device_id)
     sockets_dir = _make_sockets_dir(config)
     capabilities = await asyncio.to_thread(_capabilities, config, companions)
-    choices, uncalibrated = _calibrated(config, capabilities)
+    choices, uncalibrated = calibrated(config, capabilities)
     models = models | {name: choice.file for name, choice in choices.items()}
     labels = {f"calibrated/{name}": str(choice) for name, choice in choices.items()}
     capabilities = dataclasses.replace(capabilities, labels={**capabilities.labels, **labels})
@@ -101,7 +101,7 @@ async def _run(
             capabilities=convert.capability_report(capabilities),
             engines=dataclasses.replace(
                 _engine_settings(config, sockets_dir, command),
-                calibrated={each.file: (each.threads, each.slots) for each in choices.values()},
+                calibrated=for_engines(choices.values()),
             ),
             backoff=Backoff(random.Random()),  # noqa: S311 - jitter is no secret
             stages=stages,
@@ -228,6 +228,7 @@ def _engine_settings(
         slots=config.slots,
         context_tokens=config.context_tokens,
         threads=config.threads,
+        kv_type=config.kv_type,
         kv_dir=config.kv_dir,
         kv_shared=config.kv_shared_file,
         kv_sharing=config.kv_sharing,
@@ -235,23 +236,6 @@ def _engine_settings(
         extra_arguments=config.engine_arguments,
     )
     return EngineSettings(sockets_dir, config.models_dir, defaults, command)
-
-
-def _calibrated(
-    config: AgentConfig, capabilities: Capabilities
-) -> tuple[dict[str, Choice], list[Uncalibrated]]:
-    """What calibrations found for just this hardware, version and these files; and the rest."""
-    store, choices, uncalibrated = CalibrationStore(config.home), {}, []
-    for argument in config.models:
-        files = variants(argument, config.models_dir)
-        name, key = catalogue_name(files[0]), key_of(capabilities, files)
-        choice = store.find(name, key)
-        if choice is None:
-            uncalibrated.append(Uncalibrated(name, key, files))
-        else:
-            log.info("calibrated", model=name, choice=str(choice))
-            choices[name] = choice
-    return choices, uncalibrated
 
 
 def _find_companions(config: AgentConfig) -> Companions:

@@ -49,6 +49,8 @@ class EngineConfig:
     # Prefill chunks between two decode steps in throughput mode.
     throughput_chunks: int = 4
     max_waiting: int = 64
+    # Elements of the KV cache, a key of shoal.kv_budget.ELEMENT_BYTES.
+    kv_type: str = "f16"
     # A model that loads for longer counts as broken.
     load_limit_s: float = 600.0
     # Sequences whose batched output would differ from a single run are decoded alone.

@@ -6,6 +6,7 @@ Pure; every step of the calculation is a line that `shoal models fit` prints.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from shoal.blocks import BLOCK_TOKENS
 
@@ -28,8 +29,16 @@ MIN_CONTEXT_TOKENS = 4 * BLOCK_TOKENS
 HOST_SHARE_OF_AVAILABLE = 0.10
 MAX_HOST_BYTES = 4 * 1024 * MIB
 
+
+class KvElement(StrEnum):
+    """Types of the KV cache's elements, by llama.cpp's names."""
+
+    F16 = "f16"
+    Q8_0 = "q8_0"
+
+
 # Bytes of an element: q8_0 stores 32 of them in 34 bytes.
-ELEMENT_BYTES = {"f16": 2.0, "q8_0": 34 / 32}
+ELEMENT_BYTES: dict[str, float] = {KvElement.F16: 2.0, KvElement.Q8_0: 34 / 32}
 
 
 def host_tier_bytes(available_bytes: int) -> int:

@@ -11,6 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from agent.calibration.choosing import Outcome
+from agent.calibration.in_use import with_kv
+from agent.calibration.kv_types import KvWish
 from agent.calibration.measuring import LIMIT_S, calibrate
 from agent.calibration.store import CalibrationStore, key_of, variants
 from agent.hardware.report import detect
@@ -29,6 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--limit-s", type=float, default=LIMIT_S, help="for all candidates together"
     )
+    parser.add_argument("--slots", type=int, help="that the agent is to have; default: chosen")
+    parser.add_argument("--context", type=int, help="tokens that each is to have")
     parser.add_argument("--again", action="store_true", help="whatever an earlier one found")
     given = parser.parse_args(arguments)
     try:
@@ -53,12 +57,14 @@ def main(arguments: Sequence[str]) -> int:
     if choice is None:
         sys.stderr.write(f"no candidate of {name} serves on this device\n")
         return _NOTHING_SERVES
+    choice = with_kv(choice, KvWish(given.slots, given.context))
     _say(
         model=name,
         file=choice.file.name,
         threads=choice.threads,
         slots=choice.slots,
-        kv_type="f16",
+        kv_type=choice.kv.name if choice.kv else "f16",
+        kv_why=choice.kv.why if choice.kv else "",
         cached=cached,
     )
     return 0

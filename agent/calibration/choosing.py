@@ -9,6 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.calibration.kv_types import KvTried, KvType
+
 # A usual request: what a candidate's seconds are counted for.
 _PROMPT_TOKENS = 512
 _OUTPUT_TOKENS = 128
@@ -26,14 +28,19 @@ class Candidate:
 
     file: Path
     threads: int | None = None
+    kv_type: str = "f16"
 
     def __str__(self) -> str:
-        return f"{self.file.name}, {self.threads or 'all'} threads"
+        kv = "" if self.kv_type == "f16" else f", KV in {self.kv_type}"
+        return f"{self.file.name}, {self.threads or 'all'} threads{kv}"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a candidate; `failure` empty: it served, at these tokens a second."""
+    """What became of a candidate; `failure` empty: it served, at these tokens a second.
+
+    `invariant`, `any_cut`: its text depended on no batch, and on no cut of its prompt.
+    """
 
     candidate: Candidate
     failure: str = ""
@@ -41,6 +48,7 @@ class Outcome:
     prefill: float = 0.0
     decode_batch: tuple[float, ...] = ()
     invariant: bool = False
+    any_cut: bool = False
 
     @property
     def serves(self) -> bool:
@@ -55,14 +63,17 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was found to be best."""
+    """What was found to be best; `kv` is chosen from what was `tried`, when it is used."""
 
     file: Path
     threads: int | None
     slots: int
+    tried: KvTried
+    kv: KvType | None = None
 
     def __str__(self) -> str:
-        return f"{self.file.name}, {self.threads or 'all'} threads, {self.slots} slots"
+        kv = f", {self.kv}" if self.kv else ""
+        return f"{self.file.name}, {self.threads or 'all'} threads, {self.slots} slots{kv}"
 
 
 def thread_counts(cpus: int, physical_cores: int) -> tuple[int, ...]:
@@ -88,7 +99,21 @@ def slots_for(decode_batch: Sequence[float]) -> int:
     return max(_FEWEST_SLOTS, 1 << fewest)
 
 
-def choice_of(outcome: Outcome) -> Choice:
-    """The settings that the outcome speaks for."""
+def compare_kv(f16: Outcome, q8_0: Outcome | None) -> KvTried:
+    """What the two say of q8_0, which must depend on no more than f16 does; None: not tried."""
+    if q8_0 is None or not q8_0.serves:
+        why = "not tried" if q8_0 is None else q8_0.failure or "it measured nothing"
+        return KvTried(f16.seconds, failure=why)
+    invariant = q8_0.invariant and (q8_0.any_cut or not f16.any_cut)
+    return KvTried(f16.seconds, q8_0.seconds, invariant)
+
+
+def choice_of(outcome: Outcome, q8_0: Outcome | None = None) -> Choice:
+    """The settings that the outcome, of f16, speaks for; `q8_0`: the same with that KV type."""
     candidate = outcome.candidate
-    return Choice(candidate.file, candidate.threads, slots_for(outcome.decode_batch))
+    return Choice(
+        candidate.file,
+        candidate.threads,
+        slots_for(outcome.decode_batch),
+        compare_kv(outcome, q8_0),
+    )

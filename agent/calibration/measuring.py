@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,35 +28,38 @@ LIMIT_S = 30.0
 async def calibrate(
     files: Sequence[Path], limit_s: float, told: Callable[[Outcome], None]
 ) -> Choice | None:
-    """Try variants, then threads for the best, until the time is over; None: none serves.
+    """Try variants, then threads and then q8_0 for the best, until the time is over.
 
-    Cancelling it ends the candidate that is on trial.
+    None: none serves. Cancelling it ends the candidate that is on trial.
     """
     ends_s = time.monotonic() + limit_s
     cpus = len(psutil.Process().cpu_affinity() or [0])
     tried: list[Outcome] = []
 
-    async def attempt(candidate: Candidate) -> None:
-        left_s = ends_s - time.monotonic()
-        if left_s <= 0:
-            told(Outcome(candidate, "not tried: the time is over"))
-            return
-        missing_bytes = _missing_bytes(candidate.file)
-        if missing_bytes > 0:
-            told(Outcome(candidate, f"not tried: {missing_bytes // MIB + 1} MiB of memory short"))
-            return
-        outcome = await try_candidate(candidate, left_s)
-        tried.append(outcome)
+    async def attempt(candidate: Candidate) -> Outcome:
+        outcome = await _try(candidate, ends_s - time.monotonic())
         told(outcome)
+        return outcome
 
     for file in files:
-        await attempt(Candidate(file))
+        tried.append(await attempt(Candidate(file)))
     fastest = best(tried)
-    if fastest is not None:
-        for threads in thread_counts(cpus, psutil.cpu_count(logical=False) or cpus):
-            await attempt(Candidate(fastest.candidate.file, threads))
-    chosen = best(tried)
-    return None if chosen is None else choice_of(chosen)
+    if fastest is None:
+        return None
+    for threads in thread_counts(cpus, psutil.cpu_count(logical=False) or cpus):
+        tried.append(await attempt(Candidate(fastest.candidate.file, threads)))
+    fastest = best(tried) or fastest
+    q8_0 = await attempt(dataclasses.replace(fastest.candidate, kv_type="q8_0"))
+    return choice_of(fastest, q8_0)
+
+
+async def _try(candidate: Candidate, left_s: float) -> Outcome:
+    if left_s <= 0:
+        return Outcome(candidate, "not tried: the time is over")
+    missing_bytes = _missing_bytes(candidate.file)
+    if missing_bytes > 0:
+        return Outcome(candidate, f"not tried: {missing_bytes // MIB + 1} MiB of memory short")
+    return await try_candidate(candidate, left_s)
 
 
 def _missing_bytes(file: Path) -> int:

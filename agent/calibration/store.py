@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from agent.calibration.choosing import Choice, Outcome
+from agent.calibration.kv_types import KvTried
 from agent.hardware.report import Capabilities
 from agent.rpc.model_files import find_model
 from shoal import __version__
@@ -57,8 +59,12 @@ class CalibrationStore:
             return None
         try:
             threads = row["threads"]
-            file = Path(row["file"])
-            choice = Choice(file, None if threads is None else int(threads), int(row["slots"]))
+            choice = Choice(
+                Path(row["file"]),
+                None if threads is None else int(threads),
+                int(row["slots"]),
+                KvTried(**row["kv"]),
+            )
         except (KeyError, TypeError, ValueError):
             return None
         return choice if choice.file.is_file() else None
@@ -71,6 +77,7 @@ class CalibrationStore:
             "file": str(choice.file),
             "threads": choice.threads,
             "slots": choice.slots,
+            "kv": asdict(choice.tried),
             "tried": [
                 {
                     "candidate": str(outcome.candidate),

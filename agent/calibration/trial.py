@@ -35,6 +35,7 @@ async def try_candidate(candidate: Candidate, limit_s: float) -> Outcome:
             slots=_SLOTS,
             context_tokens=_CONTEXT_TOKENS,
             threads=candidate.threads,
+            kv_type=candidate.kv_type,
             extra_arguments=("--no-prefix-cache", "--log-level", "error"),
         )
         try:
@@ -76,4 +77,5 @@ def _outcome(candidate: Candidate, report: engine_pb2.ModelReport) -> Outcome:
         prefill=report.prefill_tokens_per_s,
         decode_batch=tuple(report.decode_batch_tokens_per_s),
         invariant="batched_decode:all" in report.kernels,
+        any_cut="prefill:any_cut" in report.kernels,
     )

@@ -146,14 +146,15 @@ class Assembly:
             slots=config.slots,
             context_tokens=config.context_tokens or self._context_that_fits(model),
             threads=config.threads or len(os.sched_getaffinity(0)),
+            kv_type=config.kv_type,
         )
 
     def _context_that_fits(self, model: Model) -> int:
         """The trained context, or what a share of the available memory holds."""
-        slots = self._config.slots
+        config, slots = self._config, self._config.slots
         fits = default_context_tokens(
             read_memory(Path("/")).available_bytes,
-            model.kv_bytes_per_token(),
+            model.kv_bytes_per_token(config.kv_type),
             slots,
             model.train_context_tokens,
         )

@@ -20,17 +20,19 @@ from agent.llama.sampler import SamplerChain, confidence_of, logprob_of
 from shoal.kv_budget import CELL_MULTIPLE
 
 _FLASH_ATTENTION_ON = 1  # LLAMA_FLASH_ATTN_TYPE_ENABLED
+_GGML_TYPES = {"f16": llama.GGML_TYPE_F16, "q8_0": llama.GGML_TYPE_Q8_0}
 # Memory for states that is held for good; a longer sequence's is given back.
 KEPT_BLOB_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class ContextShape:
-    """How many sequences of how many tokens, computed by how many threads."""
+    """How many sequences of how many tokens, computed by how many threads, kept in what type."""
 
     slots: int
     context_tokens: int
     threads: int
+    kv_type: str = "f16"
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class LlamaRunner:
         params.n_seq_max = shape.slots
         params.n_threads = params.n_threads_batch = shape.threads
         params.flash_attn_type = _FLASH_ATTENTION_ON
+        params.type_k = params.type_v = _GGML_TYPES[shape.kv_type]
         params.kv_unified = False
         # A sliding window's rows must all be there to be restored (agent.kv.codec).
         params.swa_full = True
@@ -71,7 +74,7 @@ class LlamaRunner:
         if not self.context:
             raise RunnerError(
                 f"llama.cpp cannot make a context of {shape.slots} sequences of "
-                f"{shape.context_tokens} tokens; lower --slots or --context"
+                f"{shape.context_tokens} tokens in {shape.kv_type}; lower --slots or --context"
             )
         self._memory = llama.llama_get_memory(self.context)
         self._batch = Batch(params.n_batch)
@@ -79,8 +82,9 @@ class LlamaRunner:
         self._blob = bytearray()
         # Position from which a sequence is decoded in a call of its own; None: never.
         self.decode_alone_from: int | None = None
-        # Whether KV does not depend on where prefill was cut: any prefix can be reused.
-        self.cut_invariant = False
+        # Whether KV and logits do not depend on where a prompt was cut, down to single rows: any
+        # prefix can be reused, and drafts verified in one pass. None: nobody asked.
+        self.cut_invariant: bool | None = None
 
     @property
     def slots(self) -> int:
@@ -91,6 +95,11 @@ class LlamaRunner:
     def context_tokens(self) -> int:
         """Tokens that fit into one sequence."""
         return self._shape.context_tokens
+
+    @property
+    def kv_type(self) -> str:
+        """Elements of the KV cache: a key of shoal.kv_budget.ELEMENT_BYTES."""
+        return self._shape.kv_type
 
     @property
     def threads(self) -> int:

@@ -12,6 +12,7 @@ import llama_cpp.llama_cpp as llama
 from agent.llama.gguf_check import check_gguf
 from agent.llama.library import STATE_SEQ_VERSION, LibraryLog, library_version
 from agent.llama.vocab import Vocab
+from shoal.kv_budget import ELEMENT_BYTES
 from shoal.model_names import quantisation
 
 
@@ -92,7 +93,7 @@ class Model:
         tokens: int = llama.llama_model_n_ctx_train(self.handle)
         return tokens
 
-    def kv_bytes_per_token(self, element_bytes: int = 2) -> int:
+    def kv_bytes_per_token(self, kv_type: str = "f16") -> int:
         """K and V of one token in all layers: layers x KV heads x (K dim + V dim) x bytes.
 
         With grouped-query attention the KV heads count, not the heads (DOMAIN.md).
@@ -103,7 +104,7 @@ class Model:
         value_dim = int(self.metadata(f"{self.architecture}.attention.value_length") or head_dim)
         kv_heads = llama.llama_model_n_head_kv(self.handle)
         layers = llama.llama_model_n_layer(self.handle)
-        return int(layers * kv_heads * (key_dim + value_dim) * element_bytes)
+        return int(layers * kv_heads * (key_dim + value_dim) * ELEMENT_BYTES[kv_type])
 
     @property
     def no_cache_reason(self) -> str:

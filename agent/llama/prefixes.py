@@ -20,7 +20,6 @@ from agent.llama.context import KEPT_BLOB_BYTES, LlamaRunner
 from agent.llama.library import STATE_SEQ_VERSION, library_version
 from agent.llama.measure import probe_tokens
 from agent.llama.model import fingerprint
-from agent.llama.report import KV_TYPE
 from agent.llama.shared_access import TermsWatch, read_terms
 from shoal.blocks import BlockSpace
 from shoal.kv_budget import host_tier_bytes
@@ -45,11 +44,11 @@ def open_prefixes(
     if config is None:
         raise NotCachedError("switched off")
     report = _check(runner)
-    any_length = runner.cut_invariant and report.partial_blocks
+    any_length = bool(runner.cut_invariant) and report.partial_blocks
     space = BlockSpace(
-        model_fingerprint=fingerprint(file_sha256, KV_TYPE),
-        key_type=KV_TYPE,
-        value_type=KV_TYPE,
+        model_fingerprint=fingerprint(file_sha256, runner.kv_type),
+        key_type=runner.kv_type,
+        value_type=runner.kv_type,
         state_version=f"{library_version()}/{STATE_SEQ_VERSION}",
         tenant_salt=b"",
     )

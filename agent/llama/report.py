@@ -12,7 +12,6 @@ from agent.llama.measure import MeasuredSpeed
 from agent.llama.model import Model, fingerprint
 from shoal.v1 import engine_pb2
 
-KV_TYPE = "f16"
 # "load_tensors:   CPU_REPACK model buffer size =    53.11 MiB": weights that were
 # rearranged for the CPU's fast kernels.
 _BUFFER = re.compile(r"(\w+) model buffer size\s*=\s*([\d.]+) MiB")
@@ -49,7 +48,7 @@ def ready_report(
     return engine_pb2.ModelReport(
         name=config.model_name,
         file=config.model_path.name,
-        fingerprint=fingerprint(facts.sha256, KV_TYPE),
+        fingerprint=fingerprint(facts.sha256, runner.kv_type),
         architecture=model.architecture,
         quantisation=model.quantisation,
         num_parameters=model.num_parameters,
@@ -57,8 +56,8 @@ def ready_report(
         context_tokens=runner.context_tokens,
         train_context_tokens=model.train_context_tokens,
         slots=runner.slots,
-        kv_bytes_per_token=model.kv_bytes_per_token(),
-        kv_type=KV_TYPE,
+        kv_bytes_per_token=model.kv_bytes_per_token(runner.kv_type),
+        kv_type=runner.kv_type,
         flash_attention=True,
         kernels=_kernels(runner, library_log),
         prefill_tokens_per_s=speed.prefill if speed else 0.0,
@@ -79,6 +78,9 @@ def _kernels(runner: LlamaRunner, library_log: LibraryLog) -> list[str]:
         found = _BUFFER.search(line)
         if found:
             kernels.append(f"weights:{found.group(1)}={found.group(2)}MiB")
+    # What of the text's independence holds: agent/calibration/trial.py reads these two.
+    if runner.cut_invariant:
+        kernels.append("prefill:any_cut")
     limit = runner.decode_alone_from
     kernels.append(
         "batched_decode:all" if limit is None else f"batched_decode:below_position_{limit}"

@@ -34,6 +34,7 @@ from agent.llama.service import EngineService
 from agent.llama.speculating import Speculator
 from agent.llama.verifier_link import VerifierLinks
 from agent.llama.verify_service import VerifyService
+from shoal.kv_budget import ELEMENT_BYTES
 from shoal.kv_sharing import share_policy_flag, write_limit_flag
 from shoal.logs import set_up_logs
 from shoal.model_names import catalogue_name
@@ -88,6 +89,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
         max_waiting=options.max_waiting,
         require_batch_invariance=not options.allow_batch_variance,
         measure=not options.no_measure,
+        kv_type=options.kv_type,
         prefix_cache=_cache_config(options),
         identity_dir=options.identity,
         parent_pid=options.parent,
@@ -97,6 +99,7 @@ def parse_arguments(arguments: list[str]) -> EngineConfig:
 
 def _add_cache_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
+    add("--kv-type", choices=sorted(ELEMENT_BYTES), default="f16", help="elements of the KV cache")
     add("--no-prefix-cache", action="store_true", help="compute every prompt anew")
     add("--kv-host-mib", type=int, help="memory for KV blocks; default: a share of what is free")
     add("--kv-disk-mib", type=int, default=2048, help="disk for KV blocks; 0: none")

@@ -28,6 +28,7 @@ class EngineSpec:
     slots: int | None = None
     context_tokens: int | None = None
     threads: int | None = None
+    kv_type: str | None = None
     # Folder for KV blocks of all models, and the file with the way to shared ones.
     kv_dir: Path | None = None
     kv_shared: Path | None = None
@@ -55,6 +56,7 @@ def engine_command(spec: EngineSpec) -> list[str]:
         ("--slots", spec.slots),
         ("--context", spec.context_tokens),
         ("--threads", spec.threads),
+        ("--kv-type", spec.kv_type),
         ("--kv-dir", spec.kv_dir),
         ("--kv-shared", spec.kv_shared),
         ("--identity", spec.identity_dir),

@@ -37,6 +37,15 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True)
+class Calibrated:
+    """How a calibration found that a file is served best; None: the engine's default."""
+
+    threads: int | None
+    slots: int
+    kv_type: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class EngineSettings:
     """How engines are started; `defaults` gives slots, context and threads."""
 
@@ -44,8 +53,8 @@ class EngineSettings:
     models_dir: Path
     defaults: EngineSpec
     command: Callable[[EngineSpec], Sequence[str]]
-    # Threads and slots that a calibration chose, by file; what `defaults` states wins.
-    calibrated: Mapping[Path, tuple[int | None, int]] = field(default_factory=dict)
+    # By file; what `defaults` states wins.
+    calibrated: Mapping[Path, Calibrated] = field(default_factory=dict)
 
 
 class Engines:
@@ -69,9 +78,12 @@ class Engines:
         settings = self._settings
         spec = dataclasses.replace(settings.defaults, name=name, file=file)
         if file in settings.calibrated:
-            threads, slots = settings.calibrated[file]
+            best = settings.calibrated[file]
             spec = dataclasses.replace(
-                spec, threads=spec.threads or threads, slots=spec.slots or slots
+                spec,
+                threads=spec.threads or best.threads,
+                slots=spec.slots or best.slots,
+                kv_type=spec.kv_type or best.kv_type,
             )
         self._start(spec)
 

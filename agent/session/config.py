@@ -13,6 +13,7 @@ from agent.hardware.report import DEVICE_CLASSES
 from agent.session.errors import AgentError, ExitCode
 from agent.session.local_address import LocalAddress, add_local_api, local_address
 from shoal.home import default_home
+from shoal.kv_budget import ELEMENT_BYTES
 from shoal.kv_sharing import share_policy_flag, write_limit_flag
 
 # In the agent's home; written with the identity, read by engines.
@@ -36,6 +37,8 @@ class AgentConfig:
     slots: int | None = None
     context_tokens: int | None = None
     threads: int | None = None
+    # A key of shoal.kv_budget.ELEMENT_BYTES; None: as calibrated, else f16.
+    kv_type: str | None = None
     engine_arguments: tuple[str, ...] = ()
     grace_s: float = 3.0
     join_patience_s: float = 20.0
@@ -91,6 +94,13 @@ def _parser() -> argparse.ArgumentParser:
     add("--slots", type=_positive, help="sequences that run at once, per model")
     add("--context", type=_positive, help="context in tokens, per sequence")
     add("--threads", type=_positive, help="CPU threads of an engine")
+    add(
+        "--kv-type",
+        choices=("auto", *sorted(ELEMENT_BYTES)),
+        default="auto",
+        help="elements of the KV cache; auto: f16, or q8_0 where a calibration found texts as "
+        "independent of the batch and f16 gives too little context or is clearly slower (default)",
+    )
     add("--engine-arg", action="append", default=[], help="passed on to each engine; repeatable")
     add("--grace-s", type=float, default=3.0, help="time for running requests at the end")
     add("--join-patience-s", type=float, default=20.0, help="how long to retry joining")
@@ -141,6 +151,7 @@ def read_config(arguments: Sequence[str]) -> AgentConfig:
         slots=given.slots,
         context_tokens=given.context,
         threads=given.threads,
+        kv_type=None if given.kv_type == "auto" else given.kv_type,
         engine_arguments=tuple(given.engine_arg),
         grace_s=given.grace_s,
         join_patience_s=given.join_patience_s,

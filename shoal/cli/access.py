@@ -13,6 +13,7 @@ import typer
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 from shoal.home import default_home, environment_with
+from shoal.kv_budget import KvElement
 from shoal.kv_sharing import SharePolicy
 
 token_app = typer.Typer(help="Join tokens for devices.", no_args_is_help=True)
@@ -57,18 +58,24 @@ def _names_this_machine(url: str) -> bool:
 
 @agent_app.command("calibrate")
 @reported
-def calibrate_agent(
+def calibrate_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     model: Annotated[str, typer.Argument(help="GGUF file or name.")] = "smollm2-135m-instruct",
     name: Annotated[str | None, typer.Option(help="The agent's; default: the host's.")] = None,
     state_dir: Annotated[Path | None, typer.Option(help="Where its identity is kept.")] = None,
+    slots: Annotated[int | None, typer.Option(min=1, help="That the agent is to have.")] = None,
+    context: Annotated[
+        int | None, typer.Option(min=256, help="Tokens that each is to have.")
+    ] = None,
     limit_s: Annotated[float, typer.Option(min=1, help="For all candidates together.")] = 30.0,
     again: Annotated[bool, typer.Option(help="Measure again what is known.")] = False,
 ) -> None:
-    """Measure which variant, threads and slots suit this device; its next start uses them."""
+    """Measure which variant, threads, slots and KV type suit this device, for its next start."""
     directory = state_dir or default_home().agent_dir(name or os.uname().nodename)
     command = [sys.executable, "-m", "agent.calibration", "--home", str(directory.absolute())]
     command += ["--model", str(Path(model).absolute()) if Path(model).is_file() else model]
     command += ["--limit-s", str(limit_s), *(["--again"] if again else [])]
+    for flag, wanted in (("--slots", slots), ("--context", context)):
+        command += [] if wanted is None else [flag, str(wanted)]
     os.execve(sys.executable, command, environment_with({}))  # noqa: S606 - no shell is wanted
 
 
@@ -92,12 +99,17 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     tdp_w: Annotated[
         float | None, typer.Option(min=0.1, help="Power under load, W, if there is no meter.")
     ] = None,
+    kv_type: Annotated[
+        KvElement | None,
+        typer.Option(help="Elements of the KV cache; default: as calibrated, else f16."),
+    ] = None,
     kv_share: Annotated[
-        SharePolicy | None, typer.Option(help="KV blocks that leave the device [always].")
+        SharePolicy | None,
+        typer.Option(help="KV blocks that leave the device; default: the fleet's."),
     ] = None,
     kv_write_limit: Annotated[
         float | None,
-        typer.Option(min=0, metavar="MB/S", help="For KV blocks that leave it; 0: no limit [0]."),
+        typer.Option(min=0, metavar="MB/S", help="For KV blocks that leave it; 0: no limit."),
     ] = None,
 ) -> None:
     """Turn this process into an agent that serves models for a fleet."""
@@ -113,6 +125,7 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
         for each in given:
             command += [flag, str(Path(each).absolute()) if Path(each).is_file() else each]
     optional = {"--class": device_class, "--slots": slots, "--context": context, "--tdp-w": tdp_w}
+    optional |= {"--kv-type": kv_type}
     optional |= {"--kv-share": kv_share, "--kv-write-limit": kv_write_limit}
     for flag, value in optional.items():
         if value is not None:

@@ -41,6 +41,7 @@ def agent_status(
         for model, row in agent["calibrated"].items():
             threads = row["threads"] or "all"
             chosen = f"{Path(row['file']).name}, {threads} threads, {row['slots']} slots"
+            chosen += f"; q8_0 KV: {_q8_0_text(row.get('kv') or {})}"
             answer.print(f"  calibrated: {model}: {chosen}", markup=False, soft_wrap=True)
         local = agent["local_api"]
         if local is None:
@@ -48,6 +49,14 @@ def agent_status(
             continue
         answer.print(f"  local API: {local['url']}  {'answers' if local['answers'] else 'silent'}")
         answer.print(f"  key: {local['key'] or 'not readable'}", markup=False, soft_wrap=True)
+
+
+def _q8_0_text(kv: dict[str, Any]) -> str:
+    """What a calibration found of it; the agent chooses by that and by the memory at its start."""
+    if kv.get("failure") or not kv.get("q8_0_s"):
+        return str(kv.get("failure") or "not tried")
+    exact = "" if kv["invariant"] else "not used, a text would depend on how the work is cut; "
+    return f"{exact}{kv['q8_0_s']:.2f} s for a usual request, f16 {kv['f16_s']:.2f} s"
 
 
 def _known_homes() -> list[Path]:

@@ -13,13 +13,14 @@ from shoal.cli.commands import reported
 from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.output import JsonFlag, answer, print_json
 from shoal.home import default_home
+from shoal.kv_budget import KvElement
 
 # Exit code of the calculation for a model that cannot be judged.
 _BAD_INPUT = 2
 
 
 @reported
-def fit(
+def fit(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     model: Annotated[str, typer.Argument(help="GGUF file, or name of a model that is here.")],
     slots: Annotated[int, typer.Option(min=1, help="Sequences that run at once.")] = 8,
     context: Annotated[
@@ -28,10 +29,12 @@ def fit(
     memory_mib: Annotated[
         int | None, typer.Option(min=1, help="Free memory; default: this device's.")
     ] = None,
+    kv_type: Annotated[KvElement, typer.Option(help="Elements of the cache.")] = KvElement.F16,
     as_json: JsonFlag = False,
 ) -> None:
     """Show how the KV cache's memory is calculated for a model on this device."""
-    arguments = [model, "--slots", str(slots), "--models-dir", str(default_home().models_dir)]
+    arguments = [model, "--slots", str(slots), "--kv-type", kv_type]
+    arguments += ["--models-dir", str(default_home().models_dir)]
     for flag, value in (("--context", context), ("--memory-mib", memory_mib)):
         if value is not None:
             arguments += [flag, str(value)]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,15 +12,20 @@ from agent.calibration.choosing import (
     Choice,
     Outcome,
     best,
+    choice_of,
     slots_for,
     thread_counts,
 )
 from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
+from agent.calibration.kv_types import KvTried
 from agent.calibration.measuring import calibrate
 from agent.calibration.store import FILE, CalibrationStore, key_of, variants
 from agent.calibration.trial import try_candidate
 from agent.hardware.memory import Memory
 from agent.hardware.report import detect
+
+# As it was kept before KV types were compared.
+ROW_WITHOUT_KV = '{"tiny-1m": {"key": "k", "file": "/", "threads": null, "slots": 4}}'
 
 
 def outcome(name: str, seconds: float, size: int = 1, *, invariant: bool = True) -> Outcome:
@@ -53,6 +59,37 @@ def test_slots_are_the_fewest_that_are_nearly_enough() -> None:
     assert slots_for((50, 20)) == 4  # a noisy measurement does not make people wait
 
 
+async def test_both_kv_types_of_the_best_are_tried_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "Tiny-1M.Q4_0.gguf"
+    file.write_bytes(b"weights")
+
+    async def tried(candidate: Candidate, _limit_s: float) -> Outcome:
+        seconds = {"f16": 2.0, "q8_0": 3.0}[candidate.kv_type]
+        measured = outcome(file.name, seconds)
+        return dataclasses.replace(measured, candidate=candidate, any_cut=True)
+
+    monkeypatch.setattr(measuring, "try_candidate", tried)
+    told: list[Outcome] = []
+    choice = await calibrate([file], 60.0, told.append)
+    assert choice is not None
+    assert choice.tried == KvTried(2.0, 3.0, invariant=True)
+    assert [each.candidate.kv_type for each in told].count("q8_0") == 1
+    assert str(told[-1].candidate).endswith("KV in q8_0")
+
+
+def test_q8_0_must_depend_on_no_more_than_f16_does() -> None:
+    strict = dataclasses.replace(outcome("f16", 1.0), any_cut=True)
+    loose = outcome("f16", 1.0)
+    assert not choice_of(strict, loose).tried.invariant
+    assert choice_of(loose, loose).tried.invariant
+    assert choice_of(loose, strict).tried.invariant
+    assert not choice_of(loose, outcome("q8", 1.0, invariant=False)).tried.invariant
+    crashed = Outcome(Candidate(Path("q8")), "killed by SIGSEGV")
+    assert choice_of(strict, crashed).tried.failure == "killed by SIGSEGV"
+
+
 @pytest.mark.parametrize(
     ("cpus", "cores", "counts"), [(8, 4, (4,)), (2, 2, (1,)), (12, 8, (8, 6)), (1, 1, ())]
 )
@@ -64,7 +101,7 @@ def test_choice_is_kept_until_a_file_changes(tmp_path: Path) -> None:
     device, store = detect(), CalibrationStore(tmp_path)
     file = tmp_path / "Tiny-1M.Q4_0.gguf"
     file.write_bytes(b"one")
-    choice = Choice(file, None, 4)
+    choice = Choice(file, None, 4, KvTried(1.5, 2.5, invariant=True))
     store.keep(
         "tiny-1m", key_of(device, [file]), choice, [Outcome(Candidate(file), "killed by SIGSEGV")]
     )
@@ -74,7 +111,9 @@ def test_choice_is_kept_until_a_file_changes(tmp_path: Path) -> None:
     assert store.find("tiny-1m", key_of(device, [file])) is None
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"tiny-1m": {"key": "k", "slots": 1}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"tiny-1m": {"key": "k", "slots": 1}}', ROW_WITHOUT_KV]
+)
 def test_damaged_file_is_no_calibration(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE).write_text(text)
     assert CalibrationStore(tmp_path).find("tiny-1m", "k") is None

@@ -47,4 +47,6 @@ def test_the_command_shows_the_calculation() -> None:
     shown = CliRunner().invoke(app, ["models", "fit", str(smollm2_file()), "--memory-mib", "4000"])
     assert shown.exit_code == 0
     assert "30 layers x 3 KV heads x (64 + 64) x 2 B" in shown.stdout
+    smaller = CliRunner().invoke(app, ["models", "fit", str(smollm2_file()), "--kv-type", "q8_0"])
+    assert "30 layers x 3 KV heads x (64 + 64) x 1.0625 B, q8_0" in smaller.stdout
     assert CliRunner().invoke(app, ["models", "fit", "no-such"]).exit_code == 2
