@@ -29,6 +29,8 @@ class Account:
     # By tier, as far as known; and what a cascade decided, by which values.
     joules: dict[str, float] = field(default_factory=dict)
     cascade: dict[str, object] | None = None
+    # By which ids hubs keep their records of it; empty: by the request's own.
+    hub_ids: list[str] = field(default_factory=list)
 
 
 class Generation(http.Generation, Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from orchestrator.dispatch.backend import Account, Generation, has_output
@@ -71,10 +72,13 @@ class Dispatcher:
 
     def plan(self, request: pb.GenerateRequest, ruling: Ruling) -> TierPlan:
         """See `plan_tiers`."""
-        hints = request.hints
+        hints, presence = request.hints, self.presence(request.model)
+        if request.model in self.drafted:
+            # A cloud node answers for it, though no endpoint may serve it.
+            presence = replace(presence, in_cloud=True)
         return plan_tiers(
             request.model,
-            self.presence(request.model),
+            presence,
             ruling=ruling,
             pinned_to_device=bool(hints.device or hints.device_class),
         )

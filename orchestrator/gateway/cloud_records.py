@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -13,13 +13,7 @@ import structlog
 from orchestrator.dispatch.backend import Account
 from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
 from orchestrator.fleet.registry_redis import StateError
-from orchestrator.gateway.joint_records import (
-    LEG_SUFFIXES,
-    actual,
-    attempts_of,
-    explained,
-    joined,
-)
+from orchestrator.gateway.joint_records import actual, attempts_of, explained, joined
 from orchestrator.routing.decision import Decision
 from orchestrator.routing.record import DecisionRecord
 from shoal.errors import ShoalError
@@ -87,11 +81,13 @@ class CloudRecords:
                 await self._closing.wait()
 
     async def _write(self, record: DecisionRecord, sequence: CloudSequence) -> None:
-        request_id, of_cascade = record.decision.request_id, sequence.account.cascade is not None
+        request_id = record.decision.request_id
+        of_cascade = sequence.account.cascade is not None
         attempt = sequence.outcome.placed.attempt if sequence.outcome.placed else 1
         try:
             if of_cascade or sequence.tier == "edge":
-                record = await self._with_hub_parts(record, of_cascade=of_cascade)
+                ids = sequence.account.hub_ids if of_cascade else [request_id]
+                record = await self._with_hub_parts(record, ids)
             elif attempt > 1:
                 # The hub writes a record of its refusal under the same id; this is the last word.
                 await self._pause(_HUB_WRITE_S)
@@ -101,16 +97,14 @@ class CloudRecords:
         except StateError as error:
             _log.warning("decision_record_lost", request_id=request_id, cause=repr(error))
 
-    async def _with_hub_parts(self, record: DecisionRecord, *, of_cascade: bool) -> DecisionRecord:
-        """The record with the hub's own of the same request; without, when there comes none."""
-        request_id = record.decision.request_id
-        suffixes = LEG_SUFFIXES if of_cascade else ("",)
+    async def _with_hub_parts(self, record: DecisionRecord, ids: Sequence[str]) -> DecisionRecord:
+        """The record with the hubs' own of these ids; without those that do not come."""
         texts: list[str] = []
-        for _ in range(_HUB_POLLS):
+        for _ in range(_HUB_POLLS if ids else 0):
             await self._pause(_HUB_POLL_S)
-            found = [await self._store.get(request_id + suffix) for suffix in suffixes]
+            found = [await self._store.get(each) for each in ids]
             texts = [text for text in found if text is not None]
-            if texts or self._closing.is_set():
+            if len(texts) == len(ids) or self._closing.is_set():
                 break
         return joined(record, [DecisionRecord.from_json(text) for text in texts])
 

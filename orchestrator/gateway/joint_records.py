@@ -10,10 +10,8 @@ from orchestrator.fleet.view import DeviceId
 from orchestrator.routing.record import Actual, Attempt, DecisionRecord, Explained
 from shoal.kv_fetch import parse_decision, restore_times
 from shoal.openai.outcome import Outcome
+from shoal.openai.speculative import speculative_fields
 from shoal.openai.tier_use import money_by_tier, tokens_by_tier, usage_flags
-
-# What the legs of a cascade add to the request's id at the hub.
-LEG_SUFFIXES = (".edge", ".again", ".up")
 
 
 def explained(outcome: Outcome, account: Account, mode: str) -> Explained:
@@ -41,22 +39,30 @@ def attempts_of(tries: Sequence[Try]) -> tuple[Attempt, ...]:
 
 
 def joined(own: DecisionRecord, of_hub: Sequence[DecisionRecord]) -> DecisionRecord:
-    """The gateway's record with the devices' candidates and attempts, in order of time."""
+    """The gateway's record with the devices' candidates and attempts, in order of time.
+
+    Where several of the hub's have candidates, those of the leg that answered last.
+    """
     attempts = [*own.attempts, *(each for record in of_hub for each in record.attempts)]
     attempts.sort(key=lambda each: each.started_unix_ms)
     decision = own.decision
-    first = next((record.decision for record in of_hub if record.decision.candidates), None)
-    if first is not None:
+    with_candidates = [record for record in of_hub if record.decision.candidates]
+    if with_candidates:
+        latest = max(with_candidates, key=_answered_last).decision
         decision = replace(
             decision,
-            candidates=first.candidates,
-            ranked=first.ranked,
-            class_order=first.class_order,
-            num_unlisted=first.num_unlisted,
-            decided_unix_ms=first.decided_unix_ms,
+            candidates=latest.candidates,
+            ranked=latest.ranked,
+            class_order=latest.class_order,
+            num_unlisted=latest.num_unlisted,
+            decided_unix_ms=latest.decided_unix_ms,
         )
     queue_ms = sum(record.queue_ms for record in of_hub)
     return replace(own, decision=decision, attempts=tuple(attempts), queue_ms=queue_ms)
+
+
+def _answered_last(record: DecisionRecord) -> tuple[bool, int]:
+    return record.outcome == "finished", record.decision.decided_unix_ms
 
 
 def actual(outcome: Outcome) -> Actual | None:
@@ -77,6 +83,7 @@ def actual(outcome: Outcome) -> Actual | None:
         joules_estimated=timings.joules_estimated,
         total_ms=timings.total_ms,
         edp_js=None if joules is None else joules * timings.total_ms / 1000,
+        speculative=speculative_fields(finished).get("speculative"),
         kv_fetch=parse_decision(timings.kv_decision),
         kv_restore_ms=restore_times(timings.kv_restore_ms),
     )

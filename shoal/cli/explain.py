@@ -78,7 +78,17 @@ def cascade_lines(record: dict[str, Any]) -> list[str]:
         )
     if told["target_model"]:
         lines.append(f"then      {told['target_model']} ({told['target_tier']})")
-    return lines
+    return [*lines, *(_leg_line(leg) for leg in told.get("legs", ()))]
+
+
+def _leg_line(leg: dict[str, Any]) -> str:
+    """One of those who were asked for the answer, and what it used."""
+    where = leg["device"] or leg["tier"]
+    line = f"leg       {leg['model']} on {where} ({leg['tier']}): {leg['outcome']},"
+    line += f" {leg['prompt_tokens']} + {leg['completion_tokens']} tokens"
+    if leg["total_ms"] is not None:
+        line += f", {leg['total_ms']:.0f} ms"
+    return line if leg["joules"] is None else f"{line}, {leg['joules']:.3g} J"
 
 
 def drafted_lines(record: dict[str, Any]) -> list[str]:
@@ -141,9 +151,9 @@ def _candidate_table(candidates: list[dict[str, Any]]) -> Table:
 
 def _comparison(record: dict[str, Any]) -> Table:
     actual = record["actual"]
-    chosen: dict[str, Any] = next(
-        (each for each in record["candidates"] if not each["rejected"]), {}
-    )
+    # What was predicted of a device says nothing of a cloud endpoint that answered instead.
+    of_devices = record["candidates"] if record["tier"] != "cloud" else []
+    chosen: dict[str, Any] = next((each for each in of_devices if not each["rejected"]), {})
     predicted = chosen.get("prediction") or {}
     table = Table("", "predicted", "actual", box=None, header_style="bold")
     for label, key in (("TTFT", "ttft_ms"), ("TPOT", "tpot_ms")):

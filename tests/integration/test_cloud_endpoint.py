@@ -19,6 +19,11 @@ from orchestrator.dispatch.endpoint import (
     Timeouts,
 )
 from orchestrator.dispatch.prices import Price
+from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
+from orchestrator.fleet.registry_redis import connect
+from orchestrator.fleet.view import DeviceClass, DeviceId
+from orchestrator.routing.decision import Candidate, Decision
+from orchestrator.routing.record import Attempt, DecisionRecord
 from shoal.v1 import inference_pb2 as pb
 from tests.harness.cloud_upstream import (
     Script,
@@ -28,7 +33,7 @@ from tests.harness.cloud_upstream import (
     stream,
     text_chunk,
 )
-from tests.harness.gateway_rig import MODEL, GatewayRig, fail, running_gateway
+from tests.harness.gateway_rig import MODEL, GatewayRig, fail, running_gateway, say
 from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis
 
@@ -141,6 +146,54 @@ async def test_full_edge_offloads_to_the_cloud_unless_the_request_must_stay(
     assert len(upstream.bodies) == 1
     # Only who has nowhere else to go waits in the hub.
     assert [request.hints.no_waiting for request in rig.hub.requests] == [True, False]
+
+
+async def test_record_of_an_edge_answer_names_the_endpoints_that_failed_before_it(
+    rig: GatewayRig, http: httpx.AsyncClient, upstream: Upstream, state_url: str
+) -> None:
+    # From 7B on the cloud is asked first, though a device has the model.
+    rig.hub.summary.models[0].num_parameters = 8 * 10**9
+    upstream.script = refuse(500)
+    await rig.stop_hub()
+    await rig.start_hub()
+    state = connect(state_url)
+    store = DecisionStore(state)
+    device = DeviceId("d1")
+
+    async def edge(request: pb.GenerateRequest) -> AsyncIterator[pb.SequenceUpdate]:
+        # The real hub writes its own record under the same id, of what it knows.
+        own = DecisionRecord(
+            Decision(
+                request.request_id, MODEL, "edge", (), (device,),
+                (Candidate(device, "bench-arm", DeviceClass.ARM_CPU, None),), "it has room", None,
+                decided_unix_ms=2**41,
+            ),
+            attempts=(Attempt(device, "bench-arm", 2**41),),
+            outcome="finished",
+        )  # fmt: skip
+        await store.append([StoredDecision(request.request_id, device, MODEL, own.to_json())])
+        async for update in say("From", " below"):
+            yield update
+
+    rig.hub.script = edge
+    admin = {"authorization": f"Bearer {rig.admin_key}"}
+    async with asyncio.timeout(30):
+        while True:
+            listed = (await http.get(f"/v1/models/{MODEL}")).json()["shoal"]
+            if listed["num_parameters"] == 8 * 10**9 and listed["ready_devices"]:
+                break
+            await asyncio.sleep(0.05)
+        answer = await http.post("/v1/chat/completions", json=BODY | {"model": MODEL})
+        assert answer.headers["x-shoal-tier"] == "edge", answer.text
+        path = f"/shoal/v1/decisions/{answer.json()['id']}"
+        while len((record := (await http.get(path, headers=admin)).json())["attempts"]) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    assert [(each["device_name"], each["failed"]) for each in record["attempts"]] == [
+        ("vendor", "server_error (500)"), ("bench-arm", ""),
+    ]  # fmt: skip
+    assert [each["device_name"] for each in record["candidates"]] == ["bench-arm"]
+    assert record["mode"] == "edge"
+    await state.aclose()
 
 
 @pytest.mark.parametrize(

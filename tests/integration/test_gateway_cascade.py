@@ -143,6 +143,11 @@ async def test_unsure_answer_is_replaced_and_never_seen(
     assert shoal["tokens_by_tier"]["edge"] == {"prompt": 11, "completion": 2}
     assert shoal["tokens_by_tier"]["cloud"] == {"prompt": 9, "completion": 2}
     assert shoal["money_by_tier"]["cloud"]["amount"] > 0
+    edge, above = shoal["cascade"]["legs"]
+    assert (edge["tier"], edge["device"], edge["completion_tokens"]) == ("edge", "bench-arm", 2)
+    assert (above["tier"], above["device"], above["completion_tokens"]) == ("cloud", "above", 2)
+    assert (edge["joules"], edge["money"]) == (1.5, None)
+    assert above["money"] == shoal["money_by_tier"]["cloud"]["amount"]
     record = await record_of(http, rig, request_id)
     assert (record["mode"], record["tier"]) == ("cascade", "cloud")
     assert record["cascade"] == shoal["cascade"]

@@ -55,7 +55,8 @@ class Audits:
         self._cloud.in_background(self._run(totals, asked, edge_text))
 
     async def _run(self, totals: AuditTotals, request: pb.GenerateRequest, edge_text: str) -> None:
-        leg = Leg(self._cloud.start(request, patient=False))
+        generation = self._cloud.start(request, patient=False)
+        leg = Leg(generation, request.model, request.request_id)
         try:
             async with asyncio.timeout(_LIMIT_S):
                 while not leg.ended:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from orchestrator.dispatch.backend import Account, Generation, has_output
+from orchestrator.dispatch.backend import Account, has_output
 from orchestrator.dispatch.cascade.judging import Judge, Why
 from orchestrator.dispatch.cascade.legs import Leg
 from orchestrator.dispatch.cascade.policy import CascadePolicy, Target
@@ -30,9 +30,9 @@ class Starts:
     `again`: the edge once more, when it was stopped early and nobody else answered.
     """
 
-    edge: Callable[[], Generation] | None
-    target: Callable[[], Generation] | None
-    again: Callable[[], Generation] | None = None
+    edge: Callable[[], Leg] | None
+    target: Callable[[], Leg] | None
+    again: Callable[[], Leg] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,11 @@ class CascadeGeneration:
         self.why: Why | None = None
         self.escalated = False
         self.edge: Leg | None = None
-        self.other: Leg | None = None
         self.held_ms = 0.0
         self._starts = starts
+        # In order of their starts, and who of them answers the client.
         self._legs: list[Leg] = []
+        self._answering: Leg | None = None
         self._mailbox = Mailbox()
         self._held: list[pb.SequenceUpdate] = []
         self._shown = False
@@ -71,7 +72,7 @@ class CascadeGeneration:
     @property
     def tier(self) -> str:
         """Where the answer comes from, as far as that is known."""
-        return self._legs[-1].generation.tier if self._legs else "edge"
+        return self._answering.generation.tier if self._answering else "edge"
 
     @property
     def account(self) -> Account:
@@ -102,6 +103,7 @@ class CascadeGeneration:
             "target_tier": target.tier if target else "",
             "delivery": self.run.delivery,
             "held_ms": round(self.held_ms, 1),
+            "legs": [leg.told() for leg in self._legs],
         }
 
     async def take(self) -> Updates:
@@ -211,7 +213,7 @@ class CascadeGeneration:
                 Reason.NO_DEVICE, "No device is ready for the cascade.", retry_after_ms=1_000
             )
         self.escalated = True
-        leg = self.other = self._start(self._starts.target)
+        leg = self._start(self._starts.target)
         updates = await self._first_output(leg)
         if leg.failed is None or has_output(updates):
             self._begin_anew(leg, updates)
@@ -224,8 +226,7 @@ class CascadeGeneration:
             return
         self.escalated = False
         self.why = Why.ESCALATION_FAILED
-        self._legs.remove(leg)
-        self._legs.insert(0, leg)
+        self._answering = edge
         if edge.finished is not None:
             self._release()
             return
@@ -264,8 +265,8 @@ class CascadeGeneration:
                 update.placed.attempt = len(self._legs)
             self._mailbox.put(update)
 
-    def _start(self, start: Callable[[], Generation]) -> Leg:
-        leg = Leg(start())
+    def _start(self, start: Callable[[], Leg]) -> Leg:
+        leg = self._answering = start()
         self._legs.append(leg)
         return leg
 

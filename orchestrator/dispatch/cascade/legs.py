@@ -22,10 +22,15 @@ _OF_THE_REQUEST = frozenset(
 
 
 class Leg:
-    """Follows a generation: its text, tokens, end."""
+    """Follows a generation: its text, tokens, end.
 
-    def __init__(self, generation: Generation) -> None:
+    `hub_id`: by which the hub keeps its record, if a device was asked.
+    """
+
+    def __init__(self, generation: Generation, model: str, hub_id: str) -> None:
         self.generation = generation
+        self.model = model
+        self.hub_id = hub_id
         self.text = ""
         self.num_tokens = 0
         self.prompt_tokens = 0
@@ -72,24 +77,50 @@ class Leg:
             for values in zip(sure.logprob, sure.entropy, sure.margin, strict=False):
                 yield TokenFigures(*values)
 
-    def count_into(self, account: Account) -> None:
-        """Add what this leg used. An edge leg that was cancelled: what was seen of it."""
-        own = self.generation.account
-        uses = dict(own.uses)
-        tier = self.generation.tier
-        if tier not in uses:
-            if self.finished is not None:
-                usage = self.finished.usage
-                uses[tier] = TierUse(usage.prompt_tokens, usage.completion_tokens)
-            elif self.num_tokens or self.prompt_tokens:
-                uses[tier] = TierUse(self.prompt_tokens, self.num_tokens)
-        for name, use in uses.items():
-            before = account.uses.get(name)
-            account.uses[name] = use if before is None else _sum(before, use)
-        account.tries.extend(own.tries)
+    @property
+    def use(self) -> TierUse:
+        """Its tokens and money. Of an edge leg that was cancelled: what was seen of it."""
+        counted = self.generation.account.uses.get(self.generation.tier)
+        if counted is not None:
+            return counted
+        if self.finished is not None:
+            usage = self.finished.usage
+            return TierUse(usage.prompt_tokens, usage.completion_tokens)
+        return TierUse(self.prompt_tokens, self.num_tokens)
+
+    @property
+    def joules(self) -> float | None:
+        """Its energy; None: not known, as of one that was cut short."""
         timings = self.finished.timings if self.finished is not None else pb.Timings()
-        if timings.HasField("joules"):
-            account.joules[tier] = account.joules.get(tier, 0.0) + timings.joules
+        return timings.joules if timings.HasField("joules") else None
+
+    def told(self) -> dict[str, object]:
+        """Who was asked and what it used, for answers and records; times in ms, None: unknown."""
+        use, finished = self.use, self.finished
+        return {
+            "model": self.model,
+            "tier": self.generation.tier,
+            "device": self.placed.device_name if self.placed is not None else "",
+            "outcome": self.failed_code or ("finished" if finished is not None else "stopped"),
+            "prompt_tokens": use.prompt_tokens,
+            "completion_tokens": use.completion_tokens,
+            "money": None if use.cost_nanos is None else use.cost_nanos / 10**9,
+            "joules": None if self.joules is None else round(self.joules, 4),
+            "ttft_ms": None if finished is None else round(finished.timings.ttft_ms, 1),
+            "total_ms": None if finished is None else round(finished.timings.total_ms, 1),
+        }
+
+    def count_into(self, account: Account) -> None:
+        """Add what this leg used."""
+        own, tier, use = self.generation.account, self.generation.tier, self.use
+        if tier in own.uses or use.prompt_tokens or use.completion_tokens:
+            before = account.uses.get(tier)
+            account.uses[tier] = use if before is None else _sum(before, use)
+        account.tries.extend(own.tries)
+        if tier == "edge":
+            account.hub_ids.append(self.hub_id)
+        if self.joules is not None:
+            account.joules[tier] = account.joules.get(tier, 0.0) + self.joules
 
 
 def _sum(first: TierUse, second: TierUse) -> TierUse:

@@ -7,16 +7,15 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
-from orchestrator.dispatch.backend import Generation
 from orchestrator.dispatch.cascade.audit import Audits
 from orchestrator.dispatch.cascade.calibration import Calibration, Sample
 from orchestrator.dispatch.cascade.generation import CascadeGeneration, CascadeRun, Starts
 from orchestrator.dispatch.cascade.judging import Bar, Judge, Why
+from orchestrator.dispatch.cascade.legs import Leg
 from orchestrator.dispatch.cascade.policy import AUTO, CascadePolicy, KnownModel, Route, resolve
 from orchestrator.dispatch.cascade.totals import Totals
 from orchestrator.dispatch.dispatcher import Dispatcher
@@ -232,11 +231,13 @@ class Cascades:
             target = self._start(route.target.tier, _copy(request, route.target.model, ".up"))
         return Starts(edge, target, again)
 
-    def _start(self, tier: str, request: pb.GenerateRequest) -> Callable[[], Generation]:
-        if tier == "cloud":
+    def _start(self, tier: str, request: pb.GenerateRequest) -> Callable[[], Leg]:
+        def start() -> Leg:
             # The cloud's own gate and budget decide whether it goes out.
-            return partial(self._dispatcher.cloud.start, request)
-        return partial(self._dispatcher.edge.start, request)
+            backend = self._dispatcher.cloud if tier == "cloud" else self._dispatcher.edge
+            return Leg(backend.start(request), request.model, request.request_id)
+
+        return start
 
 
 def _was_judged(why: Why | None) -> bool:
