@@ -48,6 +48,8 @@ class ActiveRequest:
     first_bound_ms: float = 0.0
     # Prompt tokens that the device had to prefill before it.
     ahead_tokens: int = 0
+    # Requests that it held then.
+    ahead_requests: int = 0
     # Slow outcomes in a row that its prediction knew of.
     slow_known: int = 0
     first_token_ms: float | None = None

@@ -220,6 +220,8 @@ def outcome(active: ActiveRequest, finished: inference_pb2.Finished) -> Outcome:
         joules_estimated=measured.joules_estimated,
         predicted_cached_tokens=prediction.cached_tokens if prediction else 0,
         ahead_tokens=active.ahead_tokens,
+        ahead_requests=active.ahead_requests,
+        prefix_hints=route.prefix_hints,
     )
 
 

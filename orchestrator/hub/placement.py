@@ -224,6 +224,9 @@ class Placement:
             active.first_token_ms = now_ms
             active.submission = None
             self.hedges.drop(active)
+            if active.prediction is not None:
+                actual_ms = now_ms - active.sent_ms
+                self._router.observe_ttft(active.route.model, actual_ms, active.prediction)
             if active.reservation is not None:
                 self._views.end_prefill(active.reservation)
         if update.HasField("finished"):

@@ -70,7 +70,7 @@ class WaitingRoom:
         entry = entry_of(request, size, active.started_ms, started_unix_ms)
         if active.tried:
             entry = replace(entry, lane=replace(entry.lane, excluded=frozenset(active.tried)))
-        backlog = Backlog(expected.gap_ms, expected.ttft_ms)
+        backlog = Backlog(expected.gap_ms, expected.ttft_ms, expected.sure_share)
         put_out = self._queue.offer(entry, backlog, now_ms)
         active.entry, active.queued_ms = entry, now_ms
         return put_out

@@ -16,7 +16,7 @@ from orchestrator.fleet.health.bounds import first_token_bound_ms, next_token_bo
 from orchestrator.fleet.health.core import Health
 from orchestrator.fleet.health.lanes import Lane, Work
 from orchestrator.fleet.health.outliers import Outcome, slowness
-from orchestrator.fleet.view import DeviceId, DeviceView, Unwell
+from orchestrator.fleet.view import DeviceId, DeviceView, Unwell, num_occupied
 from orchestrator.fleet.view_store import ViewStore
 from orchestrator.hub.active import ActiveRequest
 from orchestrator.routing.record import Actual
@@ -79,6 +79,8 @@ class HealthWatch:
             cached_ms = _prefill_ms(device, lane.model, prediction.cached_tokens)
             active.expected_ttft_ms = prediction.ttft_ms + cached_ms
         active.ahead_tokens = device.in_flight_prefill_tokens.get(lane.model, 0)
+        model = device.models.get(lane.model)
+        active.ahead_requests = 0 if model is None else num_occupied(device, model)
         active.slow_known = lane.outcomes.num_slow_in_row
         active.first_bound_ms = first_token_bound_ms(
             self._terms, active.expected_ttft_ms, proven=lane.proven

@@ -12,8 +12,8 @@ from orchestrator.queueing.fair_queue import FairQueue
 from shoal.errors import ShoalError
 
 # A predicted wait is a mean over strangers' output lengths. Only who is predicted within
-# this share of the time it has may wait, so that those who were let in are served in time.
-CONFIDENT = 0.75
+# a share of the time it has may wait, so that those who were let in are served in time.
+SURE_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,12 @@ class Backlog:
 
     `gap_ms`: time from one place that comes free to the next, None when that cannot be
     known (all are loading). `ttft_ms`: from being sent to a device to the first token.
+    `sure_share`: who is predicted within this share of its time is likely to be in time.
     """
 
     gap_ms: float | None
     ttft_ms: float
+    sure_share: float = SURE_SHARE
 
 
 class WaitingQueue:
@@ -91,8 +93,9 @@ class WaitingQueue:
             raise refusal.too_long(entry, wait_ms + backlog.ttft_ms, wait_ms - allowed_ms)
         left_ms = entry.latest_first_token_ms - now_ms
         ttft_ms = (wait_ms or 0.0) + backlog.ttft_ms
-        if ttft_ms > CONFIDENT * left_ms:
-            raise refusal.too_late(entry, ttft_ms, ttft_ms - CONFIDENT * left_ms)
+        sure_ms = backlog.sure_share * left_ms
+        if ttft_ms > sure_ms:
+            raise refusal.too_late(entry, ttft_ms, ttft_ms - sure_ms)
         put_out = self._make_room(entry, now_ms)
         self._queues[model] = queue
         if rate is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from orchestrator.fleet.view import DeviceView, num_occupied
 from orchestrator.request import RouteRequest
 from orchestrator.routing.eligibility import why_ineligible
-from orchestrator.routing.estimator import Estimator
+from orchestrator.routing.estimator import SURE_SHARE, Estimator
 
 # Devices asked for their pace, evenly chosen: it is measured once requests wait.
 MAX_ASKED = 8
@@ -19,13 +19,15 @@ class Backlog:
     """Predicted pace of a model's devices, and the request's expected size.
 
     `gap_ms`: time from one place that comes free to the next; None when no device can
-    serve now. `ttft_ms`: from being sent to the best of them to the first token.
+    serve now. `ttft_ms`: from being sent to the best of them to the first token. `sure_share`:
+    who is predicted within this share of the time it has will likely be in time.
     """
 
     gap_ms: float | None
     ttft_ms: float
     prompt_tokens: int
     completion_tokens: float
+    sure_share: float
 
 
 def backlog_of(
@@ -53,4 +55,10 @@ def backlog_of(
     if of is not None and devices:
         places_per_ms *= of / len(devices)
     gap_ms = 1.0 / places_per_ms if places_per_ms else None
-    return Backlog(gap_ms, ttft_ms, expected.prompt_tokens, expected.completion_tokens)
+    return Backlog(
+        gap_ms,
+        ttft_ms,
+        expected.prompt_tokens,
+        expected.completion_tokens,
+        estimator.sure_share(request.model) or SURE_SHARE,
+    )

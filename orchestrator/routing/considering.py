@@ -10,7 +10,7 @@ from orchestrator.request import Privacy, RouteRequest
 from orchestrator.routing.decision import RuledOut
 from orchestrator.routing.eligibility import why_full, why_ineligible
 from orchestrator.routing.estimator import Estimator, Expected
-from orchestrator.routing.prefixes import cached_tokens
+from orchestrator.routing.prefixes import cached_tokens, whole_blocks
 from orchestrator.routing.scoring import Contender, Scale
 from orchestrator.routing.standing import Standing
 
@@ -105,7 +105,8 @@ def _fetched(
     num_bytes = considered.shared_bytes.get(model.block_space)
     if not num_bytes or not model.shared_bytes_per_s:
         return None
-    there = cached_tokens(num_bytes, request.prompt_bytes, considered.expected.prompt_tokens)
+    prompt_tokens = considered.expected.prompt_tokens
+    there = whole_blocks(cached_tokens(num_bytes, request.prompt_bytes, prompt_tokens))
     num_fetched_bytes = (there - cached) * model.kv_bytes_per_token
     if num_fetched_bytes <= 0:
         return None

@@ -9,17 +9,21 @@ from orchestrator.fleet.view import DeviceId, DeviceView, ServedModel, num_occup
 from orchestrator.request import RouteRequest
 from orchestrator.routing import speed
 from orchestrator.routing.decision import Prediction
-from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
+from orchestrator.routing.learned import Learned
+from orchestrator.routing.learning import LearnedLine, LearnedQuotient, LearnedSpread
 from orchestrator.routing.power import reference_power_w
 from orchestrator.routing.prefill_order import tokens_ahead
 from orchestrator.routing.standing import Standing
 
 # Byte-pair vocabularies give about four bytes of English a token.
 SEED_TOKENS_PER_BYTE = 0.25
-_SEED_WEIGHT_BYTES = 2_000.0
+_SEED_PROMPT_BYTES = 2_000.0
+_SEED_WEIGHT_PROMPTS = 4.0
 # Output length to plan with before any outcome is known, in tokens.
 SEED_COMPLETION_TOKENS = 128.0
 _SEED_WEIGHT_REQUESTS = 4.0
+# A prediction is a mean: while its spread is not known, so much of an objective is met.
+SURE_SHARE = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,9 @@ class Outcome:
     predicted_cached_tokens: int = 0
     # Prompt tokens of others that the device had still to prefill when it was placed there.
     ahead_tokens: int = 0
+    # Requests that it held then; None: not known.
+    ahead_requests: int | None = None
+    prefix_hints: tuple[int, ...] = ()
 
 
 # Not frozen: one is made for each decision, and a frozen one costs more to make.
@@ -63,20 +70,6 @@ class Expected:
     now_ms: float = 0.0
 
 
-class Learned:
-    """What is known of one device and model; `device` and `model` as last predicted with."""
-
-    __slots__ = ("decode", "device", "joules", "joules_estimated", "model", "prefill")
-
-    def __init__(self, device: DeviceView, model: ServedModel) -> None:
-        self.prefill = LearnedRatio()
-        self.decode = LearnedRatio()
-        self.joules = LearnedRatio()
-        self.joules_estimated = True
-        self.device = device
-        self.model = model
-
-
 class Estimator:
     """Predicts from measured speed; `observe` corrects prefill, decode and energy apart.
 
@@ -86,16 +79,18 @@ class Estimator:
 
     def __init__(self) -> None:
         self._learned: dict[tuple[DeviceId, str], Learned] = {}
+        self._ttft_spreads: dict[str, LearnedSpread] = {}
         # By model: the devices as they were looked at last.
         self._standings: dict[str, dict[DeviceId, Standing]] = {}
-        self._tokens_per_byte: dict[str, LearnedQuotient] = {}
+        self._prompt_lengths: dict[str, LearnedLine] = {}
         self._completion_tokens: dict[str, LearnedQuotient] = {}
 
     def prompt_tokens(self, request: RouteRequest) -> int:
         """Expected prompt length in tokens, at least 1."""
-        learned = self._tokens_per_byte.get(request.model)
-        per_byte = SEED_TOKENS_PER_BYTE if learned is None else learned.value
-        return max(1, round(request.prompt_bytes * per_byte))
+        length = self._prompt_lengths.get(request.model)
+        if length is None:
+            return max(1, round(SEED_TOKENS_PER_BYTE * request.prompt_bytes))
+        return max(1, round(length(request.prompt_bytes)))
 
     def completion_tokens(self, model: str, max_tokens: int | None) -> float:
         """Expected output length in tokens, at least 1."""
@@ -179,6 +174,16 @@ class Estimator:
         busy_ms = own_ms + expected.completion_tokens * tpot_ms / batch
         return ttft_ms, tpot_ms, power_w * busy_ms / 1000.0 * joules_factor, estimated
 
+    def sure_share(self, model_name: str) -> float | None:
+        """A TTFT predicted within this share of an objective is likely to be met; None: unknown."""
+        spread = self._ttft_spreads.get(model_name)
+        return None if spread is None or spread.upper is None else 1.0 / spread.upper
+
+    def observe_ttft(self, model_name: str, actual_ms: float, predicted_ms: float) -> None:
+        """A first token came, so long after its request had been sent to a device."""
+        spread = self._ttft_spreads.setdefault(model_name, LearnedSpread())
+        spread.observe(actual_ms, predicted_ms)
+
     def place_wait_ms(self, device: DeviceView, model: ServedModel) -> float:
         """Predicted time until a full device has room for one more request."""
         standing = self.standings(model.name).get(device.device_id)
@@ -192,10 +197,11 @@ class Estimator:
 
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request; one of a device not tracked teaches only lengths."""
-        tokens_per_byte = self._tokens_per_byte.setdefault(
-            outcome.model, LearnedQuotient(SEED_TOKENS_PER_BYTE, _SEED_WEIGHT_BYTES)
-        )
-        tokens_per_byte.observe(outcome.prompt_tokens, outcome.prompt_bytes)
+        length = self._prompt_lengths.get(outcome.model)
+        if length is None:
+            length = LearnedLine(SEED_TOKENS_PER_BYTE, _SEED_PROMPT_BYTES, _SEED_WEIGHT_PROMPTS)
+            self._prompt_lengths[outcome.model] = length
+        length.observe(outcome.prompt_bytes, outcome.prompt_tokens)
         completion = self._completion_tokens.setdefault(
             outcome.model, LearnedQuotient(SEED_COMPLETION_TOKENS, _SEED_WEIGHT_REQUESTS)
         )
@@ -208,7 +214,13 @@ class Estimator:
         batch = max(1, round(outcome.mean_batch))
         step_ms = speed.tpot_ms(learned.model, device_class, batch)
         if outcome.completion_tokens > 1:
-            learned.decode.observe(outcome.tpot_ms, step_ms)
+            # Against what was there when it was placed, which is what a prediction knows: what
+            # comes in its time, others' prompts above all, is then in the ratio.
+            placed_in = batch
+            if outcome.ahead_requests is not None:
+                placed_in = min(outcome.ahead_requests + 1, learned.model.slots or 1)
+            placed_ms = speed.tpot_ms(learned.model, device_class, placed_in)
+            learned.decode.observe(outcome.tpot_ms, placed_ms)
         computed_tokens = max(1, outcome.prompt_tokens - outcome.cached_tokens)
         prefill_ms = (
             1000.0 * computed_tokens / speed.prefill_tokens_per_s(learned.model, device_class)

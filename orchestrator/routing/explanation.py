@@ -14,7 +14,7 @@ from orchestrator.routing.decision import (
     RuledOut,
 )
 from orchestrator.routing.estimator import Estimator
-from orchestrator.routing.scoring import SLO_CONFIDENT, Contender, free_classes, why_lost
+from orchestrator.routing.scoring import Contender, free_classes, why_lost
 from orchestrator.routing.tree import branch_text, class_order
 from shoal.errors import Foreseen, Reason, ShoalError
 
@@ -79,7 +79,7 @@ def refused(best_first: Sequence[Contender]) -> list[RuledOut]:
     ]
 
 
-def unreachable(request: RouteRequest, best: Contender) -> ShoalError:
+def unreachable(request: RouteRequest, best: Contender, sure_share: float) -> ShoalError:
     """The failure when not even the best device is predicted to meet the SLO."""
     slo = request.slo
     stated = [
@@ -87,7 +87,7 @@ def unreachable(request: RouteRequest, best: Contender) -> ShoalError:
         for name, value in (("TTFT", slo.ttft_ms), ("TPOT", slo.tpot_ms))
         if value is not None
     ]
-    excess_ms = 0.0 if slo.ttft_ms is None else best.ttft_ms - SLO_CONFIDENT * slo.ttft_ms
+    excess_ms = 0.0 if slo.ttft_ms is None else best.ttft_ms - sure_share * slo.ttft_ms
     surely = " surely" if best.meets_slo else ""
     return ShoalError(
         Reason.SLO_UNREACHABLE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 # Weight of one observation in ordinary times and during a lasting change.
 ALPHA = 0.2
@@ -80,3 +81,72 @@ class LearnedQuotient:
             return
         self._numerator = self._numerator * self.KEEP + numerator
         self._denominator = self._denominator * self.KEEP + denominator
+
+
+class LearnedLine:
+    """y = offset + slope * x, both at least 0, by least relative error, the past fading."""
+
+    __slots__ = ("_s0", "_sx", "_sxx", "_sxy", "_sy", "offset", "slope")
+
+    # What one observation leaves of the past.
+    KEEP = 0.97
+    # How much is lost by an offset of 1 against a relative error of 1: so that points of
+    # one x are put down to the slope.
+    _OFFSET_LOSS = 1e-5
+
+    def __init__(self, slope: float, at: float, weight: float) -> None:
+        """Start from the slope, held like `weight` observations at x = `at`."""
+        self._s0 = self._sx = self._sxx = self._sxy = self._sy = 0.0
+        self.offset, self.slope = 0.0, slope
+        self._add(at, slope * at, weight)
+
+    def __call__(self, x: float) -> float:
+        """The y to expect."""
+        return self.offset + self.slope * x
+
+    def observe(self, x: float, y: float) -> None:
+        """Take one point; figures that are not positive say nothing."""
+        if not (x > 0 and y > 0):
+            return
+        for name in ("_s0", "_sx", "_sxx", "_sxy", "_sy"):
+            setattr(self, name, getattr(self, name) * self.KEEP)
+        self._add(x, y, 1.0)
+        s0 = self._s0 + self._OFFSET_LOSS
+        offset = (self._sy * self._sxx - self._sx * self._sxy) / (s0 * self._sxx - self._sx**2)
+        self.offset = max(0.0, offset)
+        # Without an offset below 0 the slope is that of a line through the origin.
+        self.slope = max(0.0, (self._sxy - self.offset * self._sx) / self._sxx)
+
+    def _add(self, x: float, y: float, weight: float) -> None:
+        weight /= y * y
+        self._s0 += weight
+        self._sx += weight * x
+        self._sxx += weight * x * x
+        self._sxy += weight * x * y
+        self._sy += weight * y
+
+
+class LearnedSpread:
+    """How far actual figures went beyond predicted ones of late."""
+
+    __slots__ = ("_ratios", "upper")
+
+    WINDOW = 48
+    # Observations before it says anything.
+    LEAST = 16
+    # Share of the last observations that were within `upper` times the prediction.
+    SHARE = 0.95
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=self.WINDOW)
+        # At least 1; None: too little was seen.
+        self.upper: float | None = None
+
+    def observe(self, actual: float, predicted: float) -> None:
+        """Take one outcome; figures that are not positive and finite say nothing."""
+        if not (0 < actual < math.inf and 0 < predicted < math.inf):
+            return
+        self._ratios.append(actual / predicted)
+        num = len(self._ratios)
+        if num >= self.LEAST:
+            self.upper = max(1.0, sorted(self._ratios)[min(num - 1, int(self.SHARE * num))])

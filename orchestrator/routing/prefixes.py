@@ -9,9 +9,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from orchestrator.fleet.view import DeviceId
 from orchestrator.routing.learning import LearnedQuotient
+
+if TYPE_CHECKING:
+    from orchestrator.routing.estimator import Outcome
 
 # The ladder, in bytes of UTF-8: two steps an octave from one block's worth of English to
 # 64 KiB, so that what two prompts share is underestimated by a third at most.
@@ -23,7 +27,7 @@ MAX_HOLDERS = 4
 FORGET_AFTER_MS = 600_000.0
 # Weight of the belief that a hit is what it seems, in tokens of predicted hits.
 _TRUST_SEED_TOKENS = 2_048.0
-# Devices reuse whole blocks of so many tokens.
+# Devices give one another whole blocks of so many tokens.
 BLOCK_TOKENS = 128
 
 
@@ -43,12 +47,27 @@ def hints_of(prompt: bytes, salt: bytes = b"") -> tuple[int, ...]:
     return tuple(hints)
 
 
+class _Seen:
+    """A prefix: devices that were given it and when, oldest first, and what was found of it.
+
+    `found_bytes`: how much of the prompt that last matched it, and no finer one, was cached.
+    """
+
+    __slots__ = ("found_bytes", "holders")
+
+    def __init__(self) -> None:
+        self.holders: dict[DeviceId, float] = {}
+        self.found_bytes = 0
+
+
 class PrefixMemory:
     """Devices that were given a prompt with a prefix, the newest MAX_HOLDERS of each."""
 
     def __init__(self) -> None:
-        # (model, hint) -> device -> when it was last given; oldest first at both levels.
-        self._seen: OrderedDict[tuple[str, int], dict[DeviceId, float]] = OrderedDict()
+        # By (model, hint), oldest first.
+        self._seen: OrderedDict[tuple[str, int], _Seen] = OrderedDict()
+        # By (model, finest hint) of who is being served: the finest prefix known before.
+        self._matched: OrderedDict[tuple[str, int], _Seen] = OrderedDict()
         # By model: cached over predicted tokens. Not every model can be cached.
         self._trust: dict[str, LearnedQuotient] = {}
 
@@ -58,52 +77,76 @@ class PrefixMemory:
     def cached_bytes(
         self, model: str, hints: tuple[int, ...], now_ms: float
     ) -> Mapping[DeviceId, int]:
-        """Bytes of the prompt's beginning that devices are likely to hold; others hold none."""
+        """Bytes of the prompt's beginning that devices are likely to hold; others hold none.
+
+        Beginnings are known up to a step of the ladder; where they end in truth, an earlier
+        prompt that matched the same step has shown.
+        """
         found: dict[DeviceId, int] = {}
+        trust = self._trust.get(model)
+        share = 1.0 if trust is None else min(1.0, trust.value)
         for size, hint in zip(PREFIX_BYTES, hints, strict=False):
-            holders = self._seen.get((model, hint))
-            if holders is None:
+            seen = self._seen.get((model, hint))
+            if seen is None:
                 # Who has not seen the coarser prefix has not seen the finer one either.
                 break
-            for device_id, seen_ms in holders.items():
+            num_bytes = max(int(size * share), seen.found_bytes)
+            for device_id, seen_ms in seen.holders.items():
                 if now_ms - seen_ms <= FORGET_AFTER_MS:
-                    found[device_id] = size
-        if found and (trust := self._trust.get(model)) is not None:
-            share = min(1.0, trust.value)
-            return {device_id: int(size * share) for device_id, size in found.items()}
+                    found[device_id] = num_bytes
         return found
 
-    def observe(self, model: str, cached: int, predicted: int) -> None:
+    def observe(self, outcome: Outcome) -> None:
         """A request ended: how many tokens were cached in truth; unforeseen hits count too."""
+        model, hints = outcome.model, outcome.prefix_hints
+        cached, predicted = outcome.cached_tokens, outcome.predicted_cached_tokens
+        matched = self._matched.pop((model, hints[-1]), None) if hints else None
+        if matched is not None:
+            share = min(1.0, cached / max(1, outcome.prompt_tokens))
+            matched.found_bytes = int(share * outcome.prompt_bytes)
         if not (cached or predicted):
             return
         trust = self._trust.setdefault(model, LearnedQuotient(1.0, _TRUST_SEED_TOKENS))
         trust.observe(cached, max(cached, predicted))
 
     def note(self, model: str, hints: tuple[int, ...], device_id: DeviceId, now_ms: float) -> None:
-        """The device was given a prompt with these hints."""
+        """The device was given a prompt with these hints, at least one."""
+        matched = None
         for hint in hints[: len(PREFIX_BYTES)]:
             key = (model, hint)
-            holders = self._seen.pop(key, None) or {}
+            seen = self._seen.get(key)
+            if seen is None:
+                seen = self._seen[key] = _Seen()
+            else:
+                matched = seen
+                self._seen.move_to_end(key)
+            holders = seen.holders
             holders.pop(device_id, None)
             holders[device_id] = now_ms
             if len(holders) > MAX_HOLDERS:
                 del holders[next(iter(holders))]
-            self._seen[key] = holders
         while len(self._seen) > MAX_PREFIXES:
             self._seen.popitem(last=False)
+        if matched is not None:
+            self._matched[model, hints[-1]] = matched
+            if len(self._matched) > MAX_PREFIXES:
+                self._matched.popitem(last=False)
 
     def forget(self, device_id: DeviceId) -> None:
         """The device is gone, and its cache with it."""
-        for key in [key for key, holders in self._seen.items() if device_id in holders]:
-            del self._seen[key][device_id]
-            if not self._seen[key]:
+        for key in [key for key, seen in self._seen.items() if device_id in seen.holders]:
+            del self._seen[key].holders[device_id]
+            if not self._seen[key].holders:
                 del self._seen[key]
 
 
 def cached_tokens(num_bytes: int, prompt_bytes: int, prompt_tokens: int) -> int:
-    """Whole blocks of a prompt that its first `num_bytes` bytes make, never all of it."""
+    """Tokens of a prompt that its first `num_bytes` bytes make, never all of it."""
     if prompt_bytes <= 0:
         return 0
-    tokens = min(prompt_tokens - 1, prompt_tokens * num_bytes // prompt_bytes)
-    return max(0, tokens) // BLOCK_TOKENS * BLOCK_TOKENS
+    return max(0, min(prompt_tokens - 1, prompt_tokens * num_bytes // prompt_bytes))
+
+
+def whole_blocks(num_tokens: int) -> int:
+    """Tokens in the whole blocks of so many: what devices give one another."""
+    return num_tokens // BLOCK_TOKENS * BLOCK_TOKENS

@@ -20,7 +20,7 @@ from orchestrator.routing import drawing
 from orchestrator.routing.backlog import Backlog, backlog_of
 from orchestrator.routing.considering import Considered, consider, shared_bytes
 from orchestrator.routing.decision import Decision, LazyCandidates, Prediction
-from orchestrator.routing.estimator import Estimator, Outcome
+from orchestrator.routing.estimator import SURE_SHARE, Estimator, Outcome
 from orchestrator.routing.explanation import (
     chosen_of,
     explained,
@@ -32,7 +32,7 @@ from orchestrator.routing.explanation import (
     unreachable,
 )
 from orchestrator.routing.prefixes import PrefixMemory
-from orchestrator.routing.scoring import SLO_CONFIDENT, Contender, Scale, ranked
+from orchestrator.routing.scoring import Contender, Scale, ranked
 from orchestrator.routing.shared_prefill import PrefillChoice, consider_sharing
 from orchestrator.routing.tree import class_order, tier_for
 from shoal.errors import ShoalError
@@ -130,9 +130,11 @@ class Router:
     def observe(self, outcome: Outcome) -> None:
         """Learn from a completed request."""
         self._estimator.observe(outcome)
-        self._prefixes.observe(
-            outcome.model, outcome.cached_tokens, outcome.predicted_cached_tokens
-        )
+        self._prefixes.observe(outcome)
+
+    def observe_ttft(self, model_name: str, actual_ms: float, prediction: Prediction) -> None:
+        """A first token came so long after its request had been sent to a device."""
+        self._estimator.observe_ttft(model_name, actual_ms, prediction.ttft_ms)
 
     def forget(self, device_id: DeviceId) -> None:
         """Drop what was learned of a device that left or was removed."""
@@ -247,17 +249,26 @@ class Router:
         request = considered.request
         if not best_first:
             return failure_of(request, considered.ruled_out, self._estimator)
-        if best_first[0].meets_slo and _may_promise(request, best_first[0]):
+        best, sure_share = best_first[0], self._estimator.sure_share(request.model)
+        if best.meets_slo and _may_promise(request, best, sure_share):
             return None
         stated = request.on_slo_miss
         wanted = self._on_slo_miss if stated is SloMiss.UNSTATED else stated
-        return unreachable(request, best_first[0]) if wanted is SloMiss.REFUSE else None
+        if wanted is not SloMiss.REFUSE:
+            return None
+        return unreachable(request, best, sure_share or SURE_SHARE)
 
 
-def _may_promise(request: RouteRequest, best: Contender) -> bool:
-    """Whether a TTFT that is predicted to be met will be: waits for a slot vary the most."""
+def _may_promise(request: RouteRequest, best: Contender, sure_share: float | None) -> bool:
+    """Whether a TTFT that is predicted to be met will be.
+
+    An idle device is always tried: else nobody would learn that it does better now. Until
+    it is known how far predictions are off, only waits for a slot are taken to vary.
+    """
     ttft_ms = request.slo.ttft_ms
-    return best.free_slot or ttft_ms is None or best.ttft_ms <= SLO_CONFIDENT * ttft_ms
+    if ttft_ms is None or not best.occupied or (sure_share is None and best.free_slot):
+        return True
+    return best.ttft_ms <= (sure_share or SURE_SHARE) * ttft_ms
 
 
 def _holders(considered: Considered, devices: Mapping[DeviceId, DeviceView]) -> list[DeviceView]:

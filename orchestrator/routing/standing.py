@@ -9,7 +9,7 @@ from orchestrator.routing import speed
 from orchestrator.routing.power import busy_power_w
 
 if TYPE_CHECKING:
-    from orchestrator.routing.estimator import Learned
+    from orchestrator.routing.learned import Learned
 
 # Looked up once: enum attribute access is slow.
 _READY = DeviceState.READY
@@ -27,8 +27,8 @@ class Standing:
 
     __slots__ = (
         "ahead_tokens", "batch", "device", "device_class", "free_slot", "learned", "model",
-        "occupied", "power_estimated", "power_w", "prefill_ms", "prompts", "ready", "since",
-        "step_ms", "takes",
+        "occupied", "power_estimated", "power_w", "prefill_ms", "prompts", "ready",
+        "since", "step_ms", "takes",
     )  # fmt: skip
 
     def __init__(

@@ -37,6 +37,7 @@ class Sequence:
     order: int = 0
     # Prompt tokens of others that the device had to compute when it was sent there.
     ahead_tokens: int = 0
+    ahead_requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class EngineModel:
     def take(self, sequence: Sequence) -> None:
         """Let a request wait for a slot."""
         sequence.ahead_tokens = self.waiting_prompt_tokens
+        sequence.ahead_requests = self.num_held
         bisect.insort(self.waiting, sequence, key=lambda each: -each.job.priority)
         self.waiting_prompt_tokens += sequence.job.prompt_tokens
 

@@ -73,7 +73,8 @@ class HubQueue:
         size = Size(expected.prompt_tokens, expected.completion_tokens)
         entry = entry_of(request, size, arrived_ms, arrived_ms)
         entry = replace(entry, lane=_lane(request, tried))
-        put_out = self._queue.offer(entry, Backlog(expected.gap_ms, expected.ttft_ms), now_ms)
+        backlog = Backlog(expected.gap_ms, expected.ttft_ms, expected.sure_share)
+        put_out = self._queue.offer(entry, backlog, now_ms)
         self._waiting[request.request_id] = _Waiting(request, tried, entry)
         return [self._waiting.pop(each.request_id).request.request_id for each in put_out]
 

@@ -182,6 +182,7 @@ class Simulation:
                 mean_batch=sequence.mean_batch,
                 joules=sequence.joules,
                 ahead_tokens=sequence.ahead_tokens,
+                ahead_requests=sequence.ahead_requests,
             )
         )
 

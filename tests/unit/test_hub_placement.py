@@ -67,6 +67,24 @@ async def test_engine_crash_after_a_token_is_told_and_not_retried(
     assert core.records.kept[0].outcome == "engine_crashed"
 
 
+async def test_router_learns_what_the_request_met_as_the_hub_saw_it(
+    session: GatewaySession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = HubCore(1)
+    router, first_tokens, outcomes = core.placement._router, [], []
+    monkeypatch.setattr(router, "observe_ttft", lambda *seen: first_tokens.append(seen))
+    monkeypatch.setattr(router, "observe", outcomes.append)
+    core.submit(session, "a")
+    core.submit(session, "b")
+    core.clock.now_ms += 700
+    core.placement.on_frame(DeviceId("d0"), 1, frame(delta("b", "x"), finished("b")))
+    ((model, actual_ms, prediction),) = first_tokens
+    assert (model, actual_ms) == (MODEL, 700)
+    assert prediction.ttft_ms > 0
+    # It came to a device that had another already.
+    assert [outcome.ahead_requests for outcome in outcomes] == [1]
+
+
 async def test_attempts_are_bounded(session: GatewaySession) -> None:
     core = HubCore(9)
     core.submit(session, "a")

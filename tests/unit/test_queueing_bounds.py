@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -64,6 +66,16 @@ def test_objective_that_the_queue_cannot_meet_is_refused_at_once_with_figures() 
     assert error.foreseen.ttft_ms == pytest.approx(1_150)
     assert "1150 ms" in error.message
     assert error.retry_after_ms == pytest.approx(400, abs=1)  # until within 75 % of it again
+
+
+def test_share_of_its_time_that_may_be_predicted_is_the_callers() -> None:
+    # Its own place and 50 ms on the device: 150 ms of 250.
+    queue, wish = WaitingQueue(), entry("r", ttft_ms=250)
+    with pytest.raises(ShoalError) as caught:
+        queue.offer(wish, replace(BUSY, sure_share=0.5), 0.0)
+    assert caught.value.retry_after_ms == 250  # the least that anybody is told
+    queue.offer(wish, BUSY, 0.0)
+    assert len(queue) == 1
 
 
 def test_who_asked_to_be_refused_is_told_that_the_objective_is_out_of_reach() -> None:

@@ -215,6 +215,43 @@ def test_tokens_per_byte_and_output_length_are_learned_of_each_model():
     assert estimator.prompt_tokens(replace(REQUEST, model="other")) == 100
 
 
+def test_a_chats_framing_is_told_from_its_text():
+    # 30 tokens of framing and five bytes a token.
+    estimator = Estimator()
+    for number in range(60):
+        size = (100, 300, 1_000)[number % 3]
+        estimator.observe(outcome(prompt_bytes=size, prompt_tokens=30 + size // 5))
+    for size in (50, 4_000):
+        asked = replace(REQUEST, prompt_bytes=size)
+        assert estimator.prompt_tokens(asked) == pytest.approx(30 + size / 5, rel=0.1)
+
+
+def test_prompts_of_one_length_say_nothing_of_framing():
+    estimator = taught(*[outcome(prompt_bytes=400, prompt_tokens=100)] * 200)
+    assert estimator.prompt_tokens(replace(REQUEST, prompt_bytes=4_000)) > 800
+
+
+def test_tpot_is_learned_against_what_a_prediction_knew():
+    # Placed on an idle device, it met three others later.
+    estimator = taught(*[outcome(ahead_requests=0, mean_batch=4, tpot_ms=20.0)] * 20)
+    assert predict(estimator).tpot_ms == pytest.approx(20, rel=0.1)
+
+
+def test_sure_share_is_what_nearly_all_first_tokens_kept_to():
+    estimator = Estimator()
+    for number in range(15):
+        assert estimator.sure_share("tiny") is None
+        estimator.observe_ttft("tiny", 100.0 + number, 100.0)
+    for number in range(100):
+        estimator.observe_ttft("tiny", 400.0 if number % 10 == 0 else 90.0, 100.0)
+    assert estimator.sure_share("tiny") == pytest.approx(0.25)
+    assert estimator.sure_share("other") is None
+    for _ in range(60):
+        estimator.observe_ttft("tiny", 90.0, 100.0)
+    # Sooner than predicted is no reason to promise less than the objective.
+    assert estimator.sure_share("tiny") == 1.0
+
+
 def test_measured_joules_correct_the_estimate():
     estimator = taught(*[outcome(joules=3.0)] * 30)
     # The outcome's own 50 tokens: 6 J by TDP, 3 J measured.

@@ -15,6 +15,7 @@ from tests.unit.test_routing_router import (
     device,
     fleet,
     kinds,
+    request,
     route,
     served,
 )
@@ -115,6 +116,23 @@ def test_busy_device_that_would_only_just_meet_the_first_token_is_not_promised()
     assert "surely" in refused.failure.message
     free = device("a", in_flight={MODEL: 3})
     assert route(fleet(free), slo=Slo(ttft_ms=chosen_of(free).ttft_ms + 1), **wish).ranked
+
+
+def test_promises_are_as_wide_as_first_tokens_were_late_of_late():
+    router, wish = Router(), {"on_slo_miss": SloMiss.REFUSE}
+    busy, idle = device("a", in_flight={MODEL: 1}), device("a")
+    predicted = chosen_of(busy)
+    slo = Slo(ttft_ms=2 * predicted.ttft_ms)
+    assert route(fleet(busy), router, slo=slo, **wish).ranked
+    for _ in range(20):
+        router.observe_ttft(MODEL, 3 * predicted.ttft_ms, predicted)
+    refused = route(fleet(busy), router, slo=slo, **wish)
+    assert refused.failure.reason is Reason.SLO_UNREACHABLE
+    assert "surely" in refused.failure.message
+    # Who asks for no refusal is served, and an idle device is tried: it may do better now.
+    assert route(fleet(busy), router, slo=slo).ranked
+    assert route(fleet(idle), router, slo=slo, **wish).ranked
+    assert router.backlog(request(), fleet(busy), 0.0).sure_share == pytest.approx(1 / 3)
 
 
 def chosen_of(view):

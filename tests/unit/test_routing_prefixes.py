@@ -16,12 +16,27 @@ from orchestrator.routing.prefixes import (
     PrefixMemory,
     cached_tokens,
     hints_of,
+    whole_blocks,
 )
 from orchestrator.routing.router import Router
 from tests.unit.test_routing_router import MODEL, chosen, device, fleet, kinds, request, served
 
 PROMPT = random.Random(3).randbytes(8_000)
 HINTS = hints_of(PROMPT)
+
+WRONG = Outcome(
+    device_id=DeviceId("id-a"),
+    model=MODEL,
+    prompt_bytes=len(PROMPT),
+    prompt_tokens=2_000,
+    cached_tokens=0,
+    completion_tokens=10,
+    queue_ms=0.0,
+    ttft_ms=2_000.0,
+    tpot_ms=10.0,
+    mean_batch=1.0,
+    predicted_cached_tokens=1_500,
+)
 
 
 def ask(router, view, *, now_ms=1000.0, **changes):
@@ -53,10 +68,14 @@ def test_ladder_grows():
 
 @pytest.mark.parametrize(
     ("num_bytes", "prompt_tokens", "expected"),
-    [(0, 1000, 0), (2048, 1000, 256), (8000, 1000, 896), (8000, 128, 0)],
+    [(0, 1000, 0), (2048, 1000, 256), (8000, 1000, 999), (8000, 128, 127)],
 )
-def test_cached_tokens_are_whole_blocks_and_never_all(num_bytes, prompt_tokens, expected):
+def test_cached_tokens_are_never_all(num_bytes, prompt_tokens, expected):
     assert cached_tokens(num_bytes, 8000, prompt_tokens) == expected
+
+
+def test_only_whole_blocks_come_from_other_devices():
+    assert [whole_blocks(tokens) for tokens in (0, 127, 128, 300)] == [0, 0, 128, 256]
 
 
 def test_second_request_goes_where_the_first_left_its_prefix():
@@ -161,6 +180,22 @@ def test_holder_of_a_longer_prefix_is_known_for_the_longer_one():
     assert found == {"long": PREFIX_BYTES[len(HINTS) - 1], "short": PREFIX_BYTES[2]}
 
 
+def test_where_a_beginning_ends_is_known_once_a_second_prompt_had_it():
+    # 7,900 bytes are the same; the ladder knows of the first 6,144.
+    memory, asked = PrefixMemory(), [PROMPT[:7_900] + bytes([n]) * 400 for n in range(4)]
+    first, second, third, fourth = [hints_of(prompt) for prompt in asked]
+    held = []
+    for hints, cached in ((first, 30), (second, 1_975), (third, 1_975), (fourth, 0)):
+        held.append(memory.cached_bytes("m", hints, 0.0).get(DeviceId("d"), 0))
+        memory.note("m", hints, DeviceId("d"), 0.0)
+        memory.observe(replace(WRONG, model="m", prompt_bytes=8_300, prompt_tokens=2_075,
+                               cached_tokens=cached, predicted_cached_tokens=0,
+                               prefix_hints=hints))  # fmt: skip
+    assert held == [0, 6_144, 7_900, 7_900]
+    # It was not there any more: what the ladder says is left.
+    assert memory.cached_bytes("m", fourth[:-1], 0.0) == {"d": 6_144}
+
+
 def test_memory_is_bounded_in_prefixes_and_in_holders():
     memory = PrefixMemory()
     for number in range(MAX_PREFIXES + 10):
@@ -181,24 +216,11 @@ def test_large_fleet_looks_at_the_holder_though_it_draws_only_a_few():
 
 
 def test_model_that_is_never_cached_loses_its_predicted_hits():
-    router = Router()
+    router, wrong = Router(), WRONG
     ask(router, two())
-    wrong = Outcome(
-        device_id=DeviceId("id-a"),
-        model=MODEL,
-        prompt_bytes=len(PROMPT),
-        prompt_tokens=2_000,
-        cached_tokens=0,
-        completion_tokens=10,
-        queue_ms=0.0,
-        ttft_ms=2_000.0,
-        tpot_ms=10.0,
-        mean_batch=1.0,
-        predicted_cached_tokens=1_500,
-    )
     for _ in range(60):
         router.observe(wrong)
-    assert ask(router, two()).chosen.prediction.cached_tokens == 0
+    assert ask(router, two()).chosen.prediction.cached_tokens < 10
     for _ in range(60):
         router.observe(replace(wrong, ttft_ms=510.0, cached_tokens=1_500))
     assert ask(router, two()).chosen.prediction.cached_tokens > 1_000
