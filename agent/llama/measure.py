@@ -138,10 +138,12 @@ def is_cut_invariant(runner: LlamaRunner) -> bool:
 
 def _is_invariant_at(runner: LlamaRunner, position: int, token: int) -> bool:
     item = DecodeItem(0, position, token)
+    # Put back whole: a recurrent state cannot be cut.
+    before = bytes(runner.state_get(0))
     alone = runner.compute_decode([item])[0].copy()
-    runner.truncate(0, position)
+    runner.state_set(0, before)
     together = runner.compute_decode([item, DecodeItem(1, 0, token)])[0]
     equal = bool(np.array_equal(alone, together))
-    runner.truncate(0, position)
+    runner.state_set(0, before)
     runner.truncate(1, 0)
     return equal

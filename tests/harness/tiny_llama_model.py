@@ -27,7 +27,7 @@ def write_tiny_llama_model(path: Path, what: TinyLlama | None = None) -> Path:
     """Write the model as GGUF."""
     what = what or TinyLlama()
     rng = np.random.default_rng(what.seed)
-    tokens = _vocabulary()
+    num_vocab = len(_vocabulary())
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_context_length(_CONTEXT_TOKENS)
     writer.add_embedding_length(_WIDTH)
@@ -37,22 +37,15 @@ def write_tiny_llama_model(path: Path, what: TinyLlama | None = None) -> Path:
     writer.add_head_count_kv(_KV_HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_dimension_count(_WIDTH // _HEADS)
-    writer.add_vocab_size(len(tokens))
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list([text for text, _ in tokens])
-    writer.add_token_scores([-float(number) for number in range(len(tokens))])
-    writer.add_token_types([kind for _, kind in tokens])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
-    writer.add_unk_token_id(0)
+    add_vocabulary(writer, num_vocab)
     writer.add_chat_template(what.template)
 
     def tensor(name: str, *shape: int) -> None:
         writer.add_tensor(name, rng.normal(0.0, 0.2, shape).astype(np.float32))
 
-    tensor("token_embd.weight", len(tokens), _WIDTH)
+    tensor("token_embd.weight", num_vocab, _WIDTH)
     tensor("output_norm.weight", _WIDTH)
-    tensor("output.weight", len(tokens), _WIDTH)
+    tensor("output.weight", num_vocab, _WIDTH)
     head_dim = _WIDTH // _HEADS
     for layer in range(_LAYERS):
         block = f"blk.{layer}"
@@ -70,6 +63,20 @@ def write_tiny_llama_model(path: Path, what: TinyLlama | None = None) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def add_vocabulary(writer: gguf.GGUFWriter, num_tokens: int) -> None:
+    """A SentencePiece vocabulary of at least 292 tokens, the later ones made up."""
+    tokens = _vocabulary()
+    tokens += [(f"token{n}".encode(), _NORMAL) for n in range(len(tokens), num_tokens)]
+    writer.add_vocab_size(len(tokens))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([text for text, _ in tokens])
+    writer.add_token_scores([-float(number) for number in range(len(tokens))])
+    writer.add_token_types([kind for _, kind in tokens])
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
 
 
 def _vocabulary() -> list[tuple[bytes, int]]:

@@ -7,7 +7,9 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-NUM_VOCAB = 256
+from tests.harness.tiny_llama_model import add_vocabulary
+
+NUM_VOCAB = 320
 _WIDTH, _INNER, _STATE, _RANK, _KERNEL, _LAYERS = 32, 64, 16, 4, 4, 2
 
 
@@ -25,8 +27,7 @@ def write_tiny_recurrent_model(path: Path) -> Path:
     writer.add_ssm_state_size(_STATE)
     writer.add_ssm_time_step_rank(_RANK)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_vocab_size(NUM_VOCAB)
-    writer.add_tokenizer_model("none")
+    add_vocabulary(writer, NUM_VOCAB)
 
     def tensor(name: str, *shape: int) -> None:
         writer.add_tensor(name, rng.normal(0.0, 0.2, shape).astype(np.float32))

@@ -7,6 +7,8 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from tests.harness.tiny_llama_model import add_vocabulary
+
 WINDOW_TOKENS = 160
 NUM_VOCAB = 512
 _WIDTH, _FEED, _HEADS, _HEAD_DIM, _LAYERS = 64, 128, 2, 32, 4
@@ -28,8 +30,7 @@ def write_tiny_window_model(path: Path) -> Path:
     writer.add_sliding_window(WINDOW_TOKENS)
     writer.add_attn_logit_softcapping(50.0)
     writer.add_final_logit_softcapping(30.0)
-    writer.add_vocab_size(NUM_VOCAB)
-    writer.add_tokenizer_model("none")
+    add_vocabulary(writer, NUM_VOCAB)
 
     def tensor(name: str, *shape: int) -> None:
         data = rng.normal(0.0, 0.3, shape).astype(np.float32)
