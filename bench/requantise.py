@@ -15,7 +15,11 @@ import llama_cpp.llama_cpp as llama
 
 from tests.harness.models import smollm2_file
 
-_TYPES = {"q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0, "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0}
+_TYPES = {
+    "q4_0": llama.LLAMA_FTYPE_MOSTLY_Q4_0,
+    "q8_0": llama.LLAMA_FTYPE_MOSTLY_Q8_0,
+    "f16": llama.LLAMA_FTYPE_MOSTLY_F16,
+}
 
 
 def requantise(destination: Path, kind: str) -> Path:

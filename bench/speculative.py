@@ -7,6 +7,8 @@ Counts how many greedy texts equal the target's own, and the target's passes a t
 of its tokens takes eight of the draft's. A pass over several rows then costs as many times
 more as it measures here (`measured`), or no more, as where weights are what takes the time
 (`flat`: a supposition, not a measurement). The target alone is taken at the slowed pace.
+With `always` the node claims that only drafts are worth while, so that every token but the
+first is drafted: that tries equality and counts passes, and its times mean nothing.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ from tests.harness.engine_process import Answer, EngineProcess, engine_client, r
 
 ROUND_TRIP_S = 0.02
 SLOWNESS = 8.0
+# What a token by itself is said to take where drafting must always pay.
+UNBEARABLE_MS = 1e5
 FLAGS = ("--slots", "1", "--context", "1024", "--no-prefix-cache")
 
 
@@ -56,6 +60,8 @@ class Pace:
 
     token_ms: float
     ratios: dict[int, float]
+    # Whether this is only said, and nothing slowed.
+    only_said: bool = False
     # (drafted, accepted) of each round.
     rounds: list[tuple[int, int]] = field(default_factory=list)
 
@@ -89,7 +95,8 @@ class Relay(verify_pb2_grpc.VerifierServicer):
                 due_s += verdict.pass_ms / 1e3
                 if verdict.num_rows > 1:
                     pace.rounds.append((verdict.num_rows - 1, verdict.num_accepted))
-                await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
+                if not pace.only_said:
+                    await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
             elif reply.HasField("opened"):
                 reply.opened.token_ms = pace.token_ms
             yield reply
@@ -169,6 +176,8 @@ async def drafted(
     ):
         draft_ms = 1e3 / device.report.decode_tokens_per_s
         pace = Pace(SLOWNESS * draft_ms, ratios)
+        if options.pace == "always":
+            pace = Pace(UNBEARABLE_MS, {1: 1.0} | dict.fromkeys(ratios, 0.0), only_said=True)
         began_s = time.perf_counter()
         if options.pace:
             async with relayed(certificates, node, pace) as address:
@@ -179,11 +188,14 @@ async def drafted(
         took_s = time.perf_counter() - began_s
     facts: dict[str, Any] = {"draft_token_ms": draft_ms, "seconds": took_s}
     if options.pace:
+        facts |= {
+            "acceptance_by_position": by_position(pace.rounds),
+            "mean_window": statistics.fmean(n for n, _ in pace.rounds) if pace.rounds else 0.0,
+        }
+    if options.pace in ("measured", "flat"):
         tpot_ms = statistics.fmean(a.finished.timings.tpot_ms for a in given if a.finished)
         facts |= {
             "pass_ratios": ratios,
-            "acceptance_by_position": by_position(pace.rounds),
-            "mean_window": statistics.fmean(n for n, _ in pace.rounds) if pace.rounds else 0.0,
             "tpot_ms": tpot_ms,
             "target_alone_tpot_ms": pace.token_ms,
             "speed_ratio": pace.token_ms / tpot_ms,
@@ -225,7 +237,7 @@ def main() -> None:
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--prompts", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32)
-    parser.add_argument("--pace", choices=("measured", "flat"))
+    parser.add_argument("--pace", choices=("measured", "flat", "always"))
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     result = {"machine": machine(), **asyncio.run(run(options))}

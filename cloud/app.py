@@ -22,11 +22,15 @@ from cloud.config import NodeConfig, read_config
 from cloud.relay import add_relay
 from shoal.logs import set_up_logs
 from shoal.v1 import engine_pb2, engine_pb2_grpc
-from shoal.wire import CHANNEL_OPTIONS, SERVER_OPTIONS
+from shoal.wire import CHANNEL_OPTIONS, ROW_BY_ROW, SERVER_OPTIONS
 
 log = structlog.get_logger()
 
 _POLL_S = 0.1
+_ROUNDS_DIFFERENTLY = (
+    "this model's passes over several rows round differently from one row, so that drafting saves "
+    "no time; take a file of another type (Q8_0), or --engine-arg=--allow-batch-variance"
+)
 
 
 async def serve(config: NodeConfig) -> int:
@@ -47,7 +51,12 @@ async def serve(config: NodeConfig) -> int:
         ready = asyncio.create_task(_wait_ready(channel))
         await asyncio.wait((ready, ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
-            _say("ready", model=config.name, address=f"{config.host}:{port}")
+            exact = ROW_BY_ROW not in ready.result()
+            if not exact:
+                log.warning("greedy_drafts_are_verified_row_by_row", reason=_ROUNDS_DIFFERENTLY)
+            passes = "several rows" if exact else "one row where greedy"
+            address = f"{config.host}:{port}"
+            _say("ready", model=config.name, address=address, passes=passes)
         ready.cancel()
         await asyncio.wait((ended, stopped), return_when=asyncio.FIRST_COMPLETED)
         if ended.done():
@@ -78,8 +87,8 @@ def _credentials(folder: Path) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials([pair], (folder / "ca.crt").read_bytes(), True)
 
 
-async def _wait_ready(channel: grpc.aio.Channel) -> None:
-    """Poll until the model is loaded; the engine bounds how long that may take."""
+async def _wait_ready(channel: grpc.aio.Channel) -> list[str]:
+    """Poll until the model is loaded, which the engine bounds; what its kernels do."""
     stub = engine_pb2_grpc.EngineControlStub(channel)  # type: ignore[no-untyped-call]
     while True:
         try:
@@ -88,7 +97,7 @@ async def _wait_ready(channel: grpc.aio.Channel) -> None:
             log.debug("engine_not_ready", code=error.code().name)
         else:
             if report.state == engine_pb2.MODEL_STATE_READY:
-                return
+                return list(report.kernels)
         await asyncio.sleep(_POLL_S)
 
 

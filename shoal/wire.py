@@ -17,6 +17,10 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 HUB_TLS_NAME = "shoal-hub"
 CLOUD_TLS_NAME = "shoal-cloud"
 
+# Among a model report's kernels: greedy drafts are verified in passes over single rows, since
+# passes over several round differently.
+ROW_BY_ROW = "verify:row_by_row"
+
 # A half-open TCP connection is found within 15 s: ping every 10 s, 5 s to answer.
 CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),

@@ -11,6 +11,7 @@ from agent.llama.library import LibraryLog, system_features
 from agent.llama.measure import MeasuredSpeed
 from agent.llama.model import Model, fingerprint
 from shoal.v1 import engine_pb2
+from shoal.wire import ROW_BY_ROW
 
 # "load_tensors:   CPU_REPACK model buffer size =    53.11 MiB": weights that were
 # rearranged for the CPU's fast kernels.
@@ -81,6 +82,8 @@ def _kernels(runner: LlamaRunner, library_log: LibraryLog) -> list[str]:
     # What of the text's independence holds: agent/calibration/trial.py reads these two.
     if runner.cut_invariant:
         kernels.append("prefill:any_cut")
+    elif runner.cut_invariant is False:
+        kernels.append(ROW_BY_ROW)
     limit = runner.decode_alone_from
     kernels.append(
         "batched_decode:all" if limit is None else f"batched_decode:below_position_{limit}"

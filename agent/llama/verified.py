@@ -49,6 +49,8 @@ class VerifiedSequence:
         """Raises OVERLOADED while the engine has no free slot."""
         self._slot = LentSlot(core, runner)
         self._context_tokens = runner.context_tokens
+        # Greedy text must be the target's own: see `LlamaRunner.cut_invariant`.
+        self._one_by_one = runner.cut_invariant is False and sampling.temperature == 0.0
         self._next = NextToken(runner.model.vocab.size, sampling, prompt, runner.context_tokens)
         self._uniform = np.random.default_rng(sampling.seed).random
         self._num_top = sampling.top_logprobs
@@ -64,10 +66,25 @@ class VerifiedSequence:
 
         Raises DraftError for drafts that cannot be, CONTEXT_OVERFLOW at the context's end.
         """
-        began_s = time.perf_counter()
         base = self._slot.num_computed
         if len(drafts) > LONGEST_DRAFT or base + 1 + len(drafts) > self._context_tokens:
             raise ShoalError(Reason.CONTEXT_OVERFLOW, "the drafts do not fit into the context")
+        return self._each(drafts) if self._one_by_one and drafts else self._together(drafts)
+
+    def _each(self, drafts: Sequence[Draft]) -> Verdict:
+        """Passes over one row until a draft falls: what the target would have done alone."""
+        began_s = time.perf_counter()
+        chosen = list[SampledToken]()
+        for place in range(len(drafts) + 1):
+            chosen += self._together(()).chosen
+            if place == len(drafts) or chosen[-1].token != drafts[place].token:
+                break
+        took_ms = (time.perf_counter() - began_s) * 1e3
+        return Verdict(len(chosen) - 1, tuple(chosen), took_ms, len(drafts) + 1)
+
+    def _together(self, drafts: Sequence[Draft]) -> Verdict:
+        began_s = time.perf_counter()
+        base = self._slot.num_computed
         tokens = [draft.token for draft in drafts]
         rows = self._slot.rows([self._newest, *tokens])
         judged = self._judge(rows, drafts)
