@@ -9,8 +9,11 @@
 #   --url URL        SHOAL_URL      the fleet's gateway              [who served this script]
 #   --name NAME      SHOAL_NAME     the device's name in the fleet   [host name]
 #   --model FILE|NAME  SHOAL_MODEL  what it serves; repeatable       [smollm2-135m-instruct]
+#   --companion FILE|URL#MODEL  SHOAL_COMPANION  a server on it that serves a model; repeatable
+#                                   (docs/companion.md); then only --model that is given is served too
 #   --class CLASS    SHOAL_CLASS    device class                     [detected]
 #   --slots N  --context N          sequences at once, tokens each   [fitted to the memory]
+#   --kv-type f16|q8_0|auto         elements of the KV cache         [auto: as calibrated, else f16]
 #   --local-api [ADDRESS:]PORT|off  its own API for clients on it    [127.0.0.1:8431]
 #   --calibrate auto|never          measure in an idle minute what suits it   [auto]
 #   --prefix DIR     SHOAL_PREFIX   where it is installed  [~/.local/share/shoal-agent; root: /opt/shoal-agent]
@@ -56,7 +59,8 @@ read_settings() {
     url=${SHOAL_URL:-$GATEWAY_URL}
     name=${SHOAL_NAME:-}
     models=${SHOAL_MODEL:-}
-    class=${SHOAL_CLASS:-} slots='' context='' local_api='' calibrate=''
+    companions=${SHOAL_COMPANION:-}
+    class=${SHOAL_CLASS:-} slots='' context='' kv_type='' local_api='' calibrate=''
     prefix=${SHOAL_PREFIX:-}
     account=${SHOAL_USER:-}
     version=${SHOAL_VERSION:-}
@@ -65,7 +69,7 @@ read_settings() {
     bundle=${SHOAL_BUNDLE:-} bundle_sha256=''
     dry_run=no uninstall=no
     step_name='' step_began=0 created_user=no
-    given_models=''
+    given_models='' given_companions=''
     # Our children get what they need by name; the token is nobody else's business.
     unset SHOAL_TOKEN
     while [ $# -gt 0 ]; do
@@ -74,8 +78,8 @@ read_settings() {
         --no-start) start=0 ;;
         --dry-run) dry_run=yes ;;
         --uninstall) uninstall=yes ;;
-        --token | --url | --name | --model | --class | --slots | --context | --local-api | \
-            --calibrate | --prefix | --user | --version | --service | --bundle | --bundle-sha256)
+        --token | --url | --name | --model | --companion | --class | --slots | --context | \
+            --kv-type | --local-api | --calibrate | --prefix | --user | --version | --service | --bundle | --bundle-sha256)
             [ $# -gt 1 ] || die "$option needs a value"
             shift
             case $option in
@@ -84,9 +88,12 @@ read_settings() {
             --name) name=$1 ;;
             --model) given_models="$given_models$1
 " ;;
+            --companion) given_companions="$given_companions$1
+" ;;
             --class) class=$1 ;;
             --slots) slots=$1 ;;
             --context) context=$1 ;;
+            --kv-type) kv_type=$1 ;;
             --local-api) local_api=$1 ;;
             --calibrate) calibrate=$1 ;;
             --prefix) prefix=$1 ;;
@@ -116,6 +123,7 @@ read_settings() {
     *) prefix="$PWD/${prefix%/}" ;;
     esac
     case $service in auto | none) ;; *) die "--service is auto or none" ;; esac
+    case $kv_type in '' | auto | f16 | q8_0) ;; *) die "--kv-type is f16, q8_0 or auto" ;; esac
     case $calibrate in '' | auto | never) ;; *) die "--calibrate is auto or never" ;; esac
 }
 
@@ -140,12 +148,21 @@ settle_names() {
             "on the orchestrator: shoal token create; then pass --token TOKEN"
     fi
     models=${given_models:-${models:-$(kept_argument --model)}}
-    models=${models:-$DEFAULT_MODEL}
+    companions=${given_companions:-${companions:-$(kept_argument --companion)}}
+    # Who serves by another server may have no use for ours.
+    [ -n "$models$companions" ] || models=$DEFAULT_MODEL
     class=${class:-$(kept_argument --class)}
     slots=${slots:-$(kept_argument --slots)}
     local_api=${local_api:-$(kept_argument --local-api)}
     calibrate=${calibrate:-$(kept_argument --calibrate)}
     context=${context:-$(kept_argument --context)}
+    kv_type=${kv_type:-$(kept_argument --kv-type)}
+    printf '%s\n' "$companions" | while IFS= read -r companion; do
+        case $companion in
+        '' | http://*'#'* | https://*'#'*) ;;
+        *) [ -f "$companion" ] || die "--companion $companion is neither a file nor URL#MODEL" ;;
+        esac
+    done || exit 1
     case $name in *[!A-Za-z0-9._-]* | '') die "--name $name: letters, digits, . _ - only" ;; esac
     [ -n "$url" ] || die "the fleet's gateway is not known" "pass --url http://GATEWAY:8421"
     case $url in *[!A-Za-z0-9._:/\[\]-]*) die "--url $url is not a gateway's URL" ;; esac
@@ -420,6 +437,13 @@ install_models() {
     done
 }
 
+settle_companions() {
+    printf '%s\n' "$companions" | while IFS= read -r companion; do
+        [ ! -f "$companion" ] || companion=$(readlink -f "$companion")
+        [ -z "$companion" ] || printf '%s\n' "$companion"
+    done >"$work/companion_arguments"
+}
+
 install_engine() {
     [ ! -f "$target/complete" ] || return 0
     step "engine"
@@ -444,9 +468,11 @@ write_settings() {
     {
         printf '%s\n' --join "$url" --name "$name"
         while IFS= read -r model; do printf '%s\n' --model "$model"; done <"$work/model_arguments"
+        while IFS= read -r each; do printf '%s\n' --companion "$each"; done <"$work/companion_arguments"
         [ -z "$class" ] || printf '%s\n' --class "$class"
         [ -z "$slots" ] || printf '%s\n' --slots "$slots"
         [ -z "$context" ] || printf '%s\n' --context "$context"
+        [ -z "$kv_type" ] || printf '%s\n' --kv-type "$kv_type"
         [ -z "$local_api" ] || printf '%s\n' --local-api "$local_api"
         [ -z "$calibrate" ] || printf '%s\n' --calibrate "$calibrate"
     } >"$work/agent.args"
@@ -470,14 +496,14 @@ home_access() {
     access=yes
     base=$("$target/bin/python" -c 'import sys; print(sys.base_prefix)')
     while IFS= read -r path; do
-        case $path in /*) ;; *) continue ;; esac # a model's name
+        case $path in /*) ;; *) continue ;; esac # a model's name, or a server's URL
         case $(readlink -f "$path" || echo "$path") in
         /home/* | /root/* | /run/user/*) access=read-only ;;
         esac
     done <<EOF
 $prefix
 $base
-$(cat "$work/model_arguments")
+$(cat "$work/model_arguments" "$work/companion_arguments")
 EOF
     echo "$access"
 }
@@ -634,6 +660,7 @@ main() {
     make_places
     install_environment
     install_models
+    settle_companions
     install_engine
     write_settings
     switch

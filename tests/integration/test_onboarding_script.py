@@ -128,6 +128,9 @@ def test_folder_of_somebody_else_is_left_alone(device: Device) -> None:
         (["--colour", "red"], "unknown option"),
         (["--token"], "needs a value"),
         (["--calibrate", "often"], "auto or never"),
+        (["--kv-type", "q4_0"], "f16, q8_0 or auto"),
+        (["--companion", "/nonexistent/rkllm.toml"], "neither a file nor URL#MODEL"),
+        (["--companion", "http://127.0.0.1:11434/v1"], "neither a file nor URL#MODEL"),
     ],
 )
 def test_bad_options_are_named(device: Device, options: list[str], said: str) -> None:

@@ -22,6 +22,7 @@ class Installer:
         self.folder = folder
         self.base = "/usr"
         self.cwd = folder
+        self.companions: list[str] = []
         self.models = ["/opt/shoal-agent/models/a.gguf"]
         self.prefix = "/opt/shoal-agent"
         self._program("systemctl", "true")
@@ -30,6 +31,7 @@ class Installer:
     def unit(self, service: str) -> list[str]:
         """The lines of the unit."""
         self._program("target/bin/python", f"echo {self.base}")
+        (self.folder / "companion_arguments").write_text("".join(f"{c}\n" for c in self.companions))
         (self.folder / "model_arguments").write_text("\n".join([*self.models, ""]))
         file = self.folder / "shoal-agent.service"
         settled = f"""
@@ -96,6 +98,10 @@ def test_home_stays_readable_where_the_agent_uses_anything_in_it(installer: Inst
     installer.models.append("/home/ann/models/b.gguf")
     assert "ProtectHome=read-only" in installer.unit("system")
     installer.models.pop()
+    installer.companions = ["http://127.0.0.1:11434/v1#llama3.2:1b", "/home/ann/rkllm.toml"]
+    assert "ProtectHome=read-only" in installer.unit("system")
+    installer.companions.pop()
+    assert "ProtectHome=yes" in installer.unit("system")
     installer.prefix = "/home/ann/agent"
     unit = installer.unit("system")
     assert "ProtectHome=read-only" in unit
