@@ -25,6 +25,8 @@ class Considered:
     scale: Scale
     # Bytes of the prompt that devices are likely to hold.
     cached_bytes: Mapping[DeviceId, int]
+    # Tokens that all prompts begin with, which who served one holds.
+    common_tokens: int
     # The same of devices that fetch it, by their block space (`shared_bytes`).
     shared_bytes: Mapping[str, int] = field(default_factory=dict)
     contenders: list[Contender] = field(default_factory=list)
@@ -62,6 +64,7 @@ def consider(considered: Considered, estimator: Estimator, devices: Collection[D
     standings = estimator.standings(name)
     considered.devices += devices
     prompt_tokens, measure = expected.prompt_tokens, scale.measure
+    common = min(considered.common_tokens, prompt_tokens - 1)
     for device in devices:
         device_id = device.device_id
         standing = standings.get(device_id)
@@ -78,9 +81,10 @@ def consider(considered: Considered, estimator: Estimator, devices: Collection[D
                 considered.ruled_out.append((device, rejection))
             if rejection is not None or standing is None:
                 continue
-        cached, fetches = 0, False
+        cached, fetches = common if standing.learned is not None else 0, False
         if cached_bytes and (num_bytes := cached_bytes.get(device_id)):
-            cached = cached_tokens(num_bytes, request.prompt_bytes, prompt_tokens)
+            held = cached_tokens(num_bytes, request.prompt_bytes, prompt_tokens)
+            cached = held if held > cached else cached
         found = figures(expected, standing, cached)
         if shared:
             fetched = _fetched(considered, estimator, standing, cached)

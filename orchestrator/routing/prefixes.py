@@ -6,7 +6,7 @@ prompt, for a fixed ladder of N; equal hints mean equal beginnings.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -27,6 +27,9 @@ MAX_HOLDERS = 4
 FORGET_AFTER_MS = 600_000.0
 # Weight of the belief that a hit is what it seems, in tokens of predicted hits.
 _TRUST_SEED_TOKENS = 2_048.0
+# Last prompts from which is told what all begin with, and how many it takes.
+_COMMON_WINDOW = 15
+_COMMON_LEAST = 3
 # Devices give one another whole blocks of so many tokens.
 BLOCK_TOKENS = 128
 
@@ -70,6 +73,8 @@ class PrefixMemory:
         self._matched: OrderedDict[tuple[str, int], _Seen] = OrderedDict()
         # By model: cached over predicted tokens. Not every model can be cached.
         self._trust: dict[str, LearnedQuotient] = {}
+        # By model: tokens that were cached of prompts that begin like no other.
+        self._common: dict[str, deque[int]] = {}
 
     def __len__(self) -> int:
         return len(self._seen)
@@ -96,6 +101,12 @@ class PrefixMemory:
                     found[device_id] = num_bytes
         return found
 
+    def common_tokens(self, model: str) -> int:
+        """Tokens that all prompts begin with (a template's), as far as devices held them."""
+        common = self._common.get(model, ())
+        # The middle one: a prompt that happened to be known to the device says nothing.
+        return sorted(common)[len(common) // 2] if len(common) >= _COMMON_LEAST else 0
+
     def observe(self, outcome: Outcome) -> None:
         """A request ended: how many tokens were cached in truth; unforeseen hits count too."""
         model, hints = outcome.model, outcome.prefix_hints
@@ -104,6 +115,8 @@ class PrefixMemory:
         if matched is not None:
             share = min(1.0, cached / max(1, outcome.prompt_tokens))
             matched.found_bytes = int(share * outcome.prompt_bytes)
+        else:
+            self._common.setdefault(model, deque(maxlen=_COMMON_WINDOW)).append(cached)
         if not (cached or predicted):
             return
         trust = self._trust.setdefault(model, LearnedQuotient(1.0, _TRUST_SEED_TOKENS))

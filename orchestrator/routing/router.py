@@ -82,6 +82,7 @@ class Router:
             expected := self._estimator.expect(request, now_ms),
             Scale(request, expected.completion_tokens),
             cached := self._prefixes.cached_bytes(request.model, hints, now_ms) if hints else {},
+            self._prefixes.common_tokens(request.model),
             shared_bytes(request, cached, view.devices) if cached else {},
         )
         decision = self._decide(considered, view, now_ms)

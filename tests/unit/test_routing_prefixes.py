@@ -196,6 +196,17 @@ def test_where_a_beginning_ends_is_known_once_a_second_prompt_had_it():
     assert memory.cached_bytes("m", fourth[:-1], 0.0) == {"d": 6_144}
 
 
+def test_what_all_prompts_begin_with_is_known_of_devices_that_served_one():
+    router, asked = Router(), {"prefix_hints": (), "prompt_bytes": 400}
+    first = ask(router, fleet(device("a")), **asked).chosen.prediction
+    for cached in (0, 30, 700, 30, 30):
+        router.observe(replace(WRONG, prompt_bytes=400, prompt_tokens=100, cached_tokens=cached,
+                               predicted_cached_tokens=0))  # fmt: skip
+    seen = ask(router, two(), **asked)
+    held = {c.device_id: c.prediction.cached_tokens for c in seen.candidates}
+    assert (first.cached_tokens, held) == (0, {"id-a": 30, "id-b": 0})
+
+
 def test_memory_is_bounded_in_prefixes_and_in_holders():
     memory = PrefixMemory()
     for number in range(MAX_PREFIXES + 10):
