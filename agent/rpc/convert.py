@@ -6,13 +6,17 @@ from collections.abc import Iterable
 
 from agent.hardware.load import LoadSample
 from agent.hardware.report import Capabilities
-from agent.kv.sharing import FAULTS
+from agent.kv.sharing import FAULTS, NotShared
 from agent.session import connection
 from agent.session.rejection import RejectReason
 from agent.session.supervision import EngineState
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import engine_pb2, inference_pb2
 from shoal.wire import agree_on_protocol
+
+_SHARING = "kv_sharing_"
+# The condition of a device whose user the shared tier does not know.
+CACHE_REFUSES_US = f"{_SHARING}{NotShared.AUTH_FAILED}"
 
 _MODEL_STATES = {
     EngineState.IDLE: engine_pb2.MODEL_STATE_LOADING,
@@ -119,4 +123,4 @@ def device_load(sample: LoadSample) -> pb.DeviceLoad:
 def sharing_conditions(engines: Iterable[inference_pb2.EngineLoad]) -> list[str]:
     """Named conditions of a device whose KV blocks should be shared and are not."""
     reasons = {engine.kv_sharing.not_shared for engine in engines}
-    return [f"kv_sharing_{reason}" for reason in sorted(reasons & FAULTS)]
+    return [f"{_SHARING}{reason}" for reason in sorted(reasons & FAULTS)]

@@ -263,6 +263,8 @@ class Device:
         sample = self._sampler.sample((os.getpid(), *self._engines.pids()), now)
         load, engines = convert.device_load(sample), self._engines.loads()
         load.conditions.extend(convert.sharing_conditions(engines))
+        if convert.CACHE_REFUSES_US in load.conditions:
+            self._tasks.spawn(self._membership.cache_refused())
         return pb.Heartbeat(
             load=load,
             engines=engines,

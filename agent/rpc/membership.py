@@ -21,6 +21,7 @@ log = structlog.get_logger()
 _LONGEST_PAUSE_S = 3600.0
 _SHORTEST_PAUSE_S = 1.0
 _EXPIRED_PAUSE_S = 60.0
+_REFUSED_PAUSE_S = 600.0
 # So many tries are left between one that failed and the end of the certificate.
 _TRIES = 20
 
@@ -41,6 +42,7 @@ class Membership:
         self.identity = identity
         self._store = store
         self._gateway_url = join_url or identity.gateway_url
+        self._not_before_s = 0.0  # when to renew for the sake of the shared tier again
 
     async def keep_certificate_fresh(self) -> None:
         """Renew whenever less than a third of the certificate's life is left; never returns.
@@ -74,6 +76,18 @@ class Membership:
         if digest and (known is None or known.digest != digest):
             log.info("shared_kv_changed")
             await self._try_to_renew()
+
+    async def cache_refused(self) -> None:
+        """Renew, since the shared tier refuses this device's user, which a renewal makes anew.
+
+        Called at each heartbeat while that is so; only some calls do it.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s < self._not_before_s:
+            return
+        self._not_before_s = now_s + _REFUSED_PAUSE_S
+        log.info("shared_kv_refused")
+        await self._try_to_renew()
 
     async def look_up_hubs(self) -> None:
         """Ask the gateway where the hubs are and remember it; a failure is logged.

@@ -31,7 +31,7 @@ _NOT_SHARED = {
     "policy_never": ("as `--kv-share never` says", ""),
     "auth_failed": (
         "Redis refuses the device's user",
-        "Restart the agent; if that does not help, remove the device and join again.",
+        "The agent asks for it anew within ten minutes; else remove the device and join again.",
     ),
     "unreachable": (
         "Redis does not answer the device",

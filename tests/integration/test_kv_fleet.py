@@ -103,13 +103,15 @@ class Edge:
         for child in psutil.Process(self.agents[name].pid).children():
             child.send_signal(signal.SIGKILL)
 
-    async def ask(self, request_id: str, device: str) -> tuple[list[int], dict[str, int]]:
+    async def ask(
+        self, request_id: str, device: str, prompt: list[int] = PROMPT
+    ) -> tuple[list[int], dict[str, int]]:
         """The greedy answer's tokens, and how many prompt tokens came from which tier."""
         gateway = ScriptedGateway(self.rig)
         await gateway.submit(
             request_id,
             model=MODEL,
-            tokens=inf.TokenPrompt(ids=PROMPT),
+            tokens=inf.TokenPrompt(ids=prompt),
             sampling=inf.Sampling(temperature=0),
             max_tokens=8,
             ignore_eos=True,
@@ -251,6 +253,13 @@ async def test_the_fleets_terms_reach_engines_that_run(tmp_path: Path, cache: Ca
                     number += 1
                 while len(list(admin.scan_iter("shoal:kv:*"))) < NUM_BLOCKS:  # noqa: ASYNC110
                     await asyncio.sleep(0.02)
+            # A cache that lost its users gets them back.
+            (user,) = (each for each in admin.acl_users() if each.startswith("device-"))
+            admin.acl_deluser(user)
+            async with asyncio.timeout(90):
+                while user not in admin.acl_users():
+                    number += 1
+                    await edge.ask(f"r{number}", "a", [number + 50, *PROMPT])
             assert engines_of(edge.agents["a"]) == engine
             await edge.agents["a"].stop()
             await page.stop()
