@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tests.harness.cloud_node import (
 )
 from tests.harness.engine_process import Answer, EngineProcess, engine_client
 from tests.harness.models import smollm2_file
+from tests.harness.tiny_llama_model import write_tiny_llama_model
 
 FLAGS = ("--slots", "2", "--context", "512", "--no-measure", "--no-prefix-cache")
 
@@ -108,6 +110,18 @@ async def test_without_its_verifier_the_request_fails_for_the_cloud_to_take_it(
     wanted.speculation.fallback = pb.SPECULATION_FALLBACK_CLOUD
     (answer,) = await answers(device, wanted)
     assert answer.failed.reason == pb.FAILURE_REASON_UPSTREAM
+
+
+async def test_target_with_another_vocabulary_is_refused_before_it_computes(
+    certificates: Certificates, device: EngineProcess, tmp_path: Path
+) -> None:
+    other = write_tiny_llama_model(tmp_path / "other.gguf")
+    with running_node(certificates.home, other, *FLAGS) as address:
+        alone, drafted = await answers(device, request(), request(address))
+    assert drafted.text == alone.text
+    told = drafted.finished.speculated
+    assert (told.mode, told.rounds, told.target_passes) == ("edge_alone", 0, 0)
+    assert "vocabulary" in told.fallback
 
 
 async def test_local_requests_are_never_drafted_out(node: str, device: EngineProcess) -> None:
