@@ -10,7 +10,7 @@ from orchestrator.request import RouteRequest
 from orchestrator.routing import speed
 from orchestrator.routing.decision import Prediction
 from orchestrator.routing.learned import Learned
-from orchestrator.routing.learning import LearnedLine, LearnedQuotient, LearnedSpread
+from orchestrator.routing.learning import LearnedLine, LearnedQuotient, LearnedScale, LearnedSpread
 from orchestrator.routing.power import reference_power_w
 from orchestrator.routing.prefill_order import tokens_ahead
 from orchestrator.routing.standing import Standing
@@ -68,6 +68,8 @@ class Expected:
     others_completion_tokens: float
     # Unix ms; 0: not known, and so not how long the others have run.
     now_ms: float = 0.0
+    # What most requests meet of the mean TPOT: a few meet long prompts of others.
+    tpot_scale: float = 1.0
 
 
 class Estimator:
@@ -79,6 +81,8 @@ class Estimator:
 
     def __init__(self) -> None:
         self._learned: dict[tuple[DeviceId, str], Learned] = {}
+        # By model, not by device, whose order it is not to change.
+        self._tpot_scales: dict[str, LearnedScale] = {}
         self._ttft_spreads: dict[str, LearnedSpread] = {}
         # By model: the devices as they were looked at last.
         self._standings: dict[str, dict[DeviceId, Standing]] = {}
@@ -102,7 +106,9 @@ class Estimator:
         """The part of a prediction that is the same for all devices."""
         mean = self.completion_tokens(request.model, None)
         own = mean if request.max_tokens is None else max(1.0, min(mean, request.max_tokens))
-        return Expected(self.prompt_tokens(request), own, mean, now_ms)
+        scale = self._tpot_scales.get(request.model)
+        tpot_scale = 1.0 if scale is None else scale.value
+        return Expected(self.prompt_tokens(request), own, mean, now_ms, tpot_scale)
 
     def standings(self, model_name: str) -> Mapping[DeviceId, Standing]:
         """Devices as they were looked at last; who finds another `device` there asks `look`."""
@@ -169,9 +175,10 @@ class Estimator:
             if expected.now_ms and num_ahead <= slots and num_ahead <= len(since):
                 wait_ms = max(wait_ms, since[num_ahead - 1] + whole_ms - expected.now_ms)
             ttft_ms += wait_ms
+        busy_ms = own_ms + expected.completion_tokens * tpot_ms / batch
+        tpot_ms *= expected.tpot_scale
         if power_w is None:
             return ttft_ms, tpot_ms, None, True
-        busy_ms = own_ms + expected.completion_tokens * tpot_ms / batch
         return ttft_ms, tpot_ms, power_w * busy_ms / 1000.0 * joules_factor, estimated
 
     def sure_share(self, model_name: str) -> float | None:
@@ -220,6 +227,8 @@ class Estimator:
             if outcome.ahead_requests is not None:
                 placed_in = min(outcome.ahead_requests + 1, learned.model.slots or 1)
             placed_ms = speed.tpot_ms(learned.model, device_class, placed_in)
+            scale = self._tpot_scales.setdefault(outcome.model, LearnedScale())
+            scale.observe(outcome.tpot_ms, placed_ms * learned.decode.value)
             learned.decode.observe(outcome.tpot_ms, placed_ms)
         computed_tokens = max(1, outcome.prompt_tokens - outcome.cached_tokens)
         prefill_ms = (

@@ -126,6 +126,35 @@ class LearnedLine:
         self._sy += weight * y
 
 
+class LearnedScale:
+    """A factor up to 1 by which predictions' errors are least, as shares of the actual figures.
+
+    It is below 1 where a few figures lie far beyond the rest, which a mean follows.
+    """
+
+    __slots__ = ("_down", "_up", "value")
+
+    KEEP = 0.95
+    # Relative errors below it count alike, greater ones for less.
+    _LEAST_ERROR = 0.3
+    # Weight of the belief that predictions are right as they are, at first.
+    _SEED_WEIGHT = 3.0
+
+    def __init__(self) -> None:
+        self._up = self._down = self._SEED_WEIGHT
+        self.value = 1.0
+
+    def observe(self, actual: float, predicted: float) -> None:
+        """Take one outcome, `predicted` without the factor; figures not positive say nothing."""
+        if not (0 < actual < math.inf and 0 < predicted < math.inf):
+            return
+        share = predicted / actual
+        weight = 1 / max(self._LEAST_ERROR, abs(self.value * share - 1))
+        self._up = self._up * self.KEEP + weight * share
+        self._down = self._down * self.KEEP + weight * share * share
+        self.value = min(1.0, self._up / self._down)
+
+
 class LearnedSpread:
     """How far actual figures went beyond predicted ones of late."""
 

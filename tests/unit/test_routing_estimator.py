@@ -252,6 +252,18 @@ def test_sure_share_is_what_nearly_all_first_tokens_kept_to():
     assert estimator.sure_share("tiny") == 1.0
 
 
+def test_tpot_is_predicted_as_most_meet_it_not_as_the_few_that_meet_long_prompts():
+    slow = outcome(ahead_requests=0, tpot_ms=60.0)
+    estimator = taught(*[outcome(ahead_requests=0), outcome(ahead_requests=0), slow] * 30)
+    tpot_ms = predict(estimator).tpot_ms
+    # The mean of the logarithms is 18 ms.
+    assert 9 < tpot_ms < 14
+    # All devices of the model alike: none goes first because of it.
+    other = device(device_id=DeviceId("other"))
+    ratio = estimator.predict(REQUEST, other, MODEL).tpot_ms / 10
+    assert ratio < 0.9
+
+
 def test_measured_joules_correct_the_estimate():
     estimator = taught(*[outcome(joules=3.0)] * 30)
     # The outcome's own 50 tokens: 6 J by TDP, 3 J measured.
