@@ -79,6 +79,24 @@ async def test_both_kv_types_of_the_best_are_tried_and_told(
     assert str(told[-1].candidate).endswith("KV in q8_0")
 
 
+async def test_a_disturbed_measurement_of_f16_does_not_bring_q8_0(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "Tiny-1M.Q4_0.gguf"
+    file.write_bytes(b"weights")
+    of_f16 = [20.0]
+
+    async def tried(candidate: Candidate, _limit_s: float) -> Outcome:
+        seconds = 3.0 if candidate.kv_type == "q8_0" else of_f16.pop() if of_f16 else 2.0
+        return dataclasses.replace(outcome(file.name, seconds), candidate=candidate)
+
+    monkeypatch.setattr(measuring, "try_candidate", tried)
+    monkeypatch.setattr(measuring, "thread_counts", lambda *_: ())
+    choice = await calibrate([file], 60.0, lambda _: None)
+    assert choice is not None
+    assert choice.tried == KvTried(2.0, 3.0, invariant=True)
+
+
 def test_q8_0_must_depend_on_no_more_than_f16_does() -> None:
     strict = dataclasses.replace(outcome("f16", 1.0), any_cut=True)
     loose = outcome("f16", 1.0)
