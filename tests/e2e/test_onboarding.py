@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,12 @@ import psutil
 import pytest
 
 from shoal.home import Home
+from tests.harness import companion_server
 from tests.harness.fleet import Fleet, wait_for
+from tests.harness.ports import free_port
+
+MODEL = "smollm2-135m-instruct"
+COMPANION_MODEL = "tiny-1m"
 
 
 class Device:
@@ -33,7 +39,7 @@ class Device:
         """A line that somebody pastes into a shell."""
         return subprocess.run(
             ["sh", "-c", line], env=self.env, text=True, capture_output=True, check=False,
-            timeout=240,
+            timeout=480,
         )  # fmt: skip
 
     def processes(self) -> list[psutil.Process]:
@@ -65,31 +71,52 @@ def shown(fleet: Fleet, name: str) -> dict[str, object]:
 def serves(fleet: Fleet, name: str) -> bool:
     seen = shown(fleet, name)
     models: list[dict[str, str]] = seen["models"]  # type: ignore[assignment]
-    return seen["state"] == "READY" and any(model["state"] == "READY" for model in models)
+    served = {model["name"] for model in models if model["state"] == "READY"}
+    return seen["state"] == "READY" and served == {MODEL, COMPANION_MODEL}
+
+
+@pytest.fixture
+def companion() -> Iterator[str]:
+    """A server that runs on the device already, as `--companion` names it."""
+    port = free_port()
+    command = [sys.executable, companion_server.__file__, "--port", str(port)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    yield f"http://127.0.0.1:{port}/v1#{COMPANION_MODEL}"
+    process.terminate()
+    process.wait(20)
+
+
+def answered_by(fleet: Fleet, model: str, device: str) -> str:
+    """Who answered a request for the model that names the device."""
+    with fleet.http() as http:
+        answer = http.post(
+            "/v1/chat/completions",
+            json={
+                "model": model, "max_tokens": 4, "shoal": {"device": device},
+                "messages": [{"role": "user", "content": "Say hello."}],
+            },
+        )  # fmt: skip
+    assert answer.status_code == 200, answer.text
+    return answer.headers["x-shoal-device"]
 
 
 def test_printed_line_makes_a_device_and_uninstalling_leaves_nothing(
-    fleet: Fleet, device: Device
+    fleet: Fleet, device: Device, companion: str
 ) -> None:
     made = fleet.json("token", "create")
     line = made["install"]
     assert line == f"curl -fsSL {fleet.url}/shoal/v1/install.sh | sh -s -- --token {made['token']}"
 
-    done = device.run(f"{line} --name hall-3 --slots 1 --context 512")
+    served = f"--model {MODEL} --companion '{companion}' --kv-type q8_0"
+    done = device.run(f"{line} --name hall-3 --slots 1 --context 512 {served}")
     assert done.returncode == 0, done.stdout + done.stderr
     assert made["token"] not in done.stdout + done.stderr
     assert "nothing is compiled" in done.stdout
     wait_for("hall-3 serves", lambda: serves(fleet, "hall-3"), timeout_s=120)
-    with fleet.http() as http:
-        answer = http.post(
-            "/v1/chat/completions",
-            json={
-                "model": "smollm2-135m-instruct", "max_tokens": 4, "shoal": {"device": "hall-3"},
-                "messages": [{"role": "user", "content": "Say hello."}],
-            },
-        )  # fmt: skip
-    assert answer.status_code == 200, answer.text
-    assert answer.headers["x-shoal-device"] == "hall-3"
+    for model in (MODEL, COMPANION_MODEL):
+        assert answered_by(fleet, model, "hall-3") == "hall-3"
+    told = fleet.shoal("devices", "show", "hall-3").stdout
+    assert "KV in q8_0" in told
 
     # Ray, and whatever else is the orchestrator's, is not on the device; nor is its token.
     environment = next((device.prefix / "versions").iterdir())
