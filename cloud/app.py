@@ -38,7 +38,7 @@ async def serve(config: NodeConfig) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    socket = config.sockets_dir / "cloud-engine.sock"
+    socket = config.sockets_dir / f"cloud-{os.getpid()}.sock"
     child = await asyncio.create_subprocess_exec(*_command(config, socket))
     ended = asyncio.create_task(child.wait())
     stopped = asyncio.create_task(stop.wait())

@@ -157,7 +157,7 @@ async def serve(config: EngineConfig, parent: int) -> None:
             on_failure=on_failure,
         ),
     )
-    verifier = VerifyService()
+    verifier = VerifyService(config.model_name)
     links = VerifierLinks(config.identity_dir)
     server = await _listen(config.socket_path, service, verifier)
     loop.start()

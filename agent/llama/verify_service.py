@@ -43,9 +43,13 @@ def template_sha256(text: str | None) -> str:
 
 
 class VerifyService(verify_pb2_grpc.VerifierServicer):
-    """Serves one loaded model; all methods run on the event loop's thread."""
+    """Serves one loaded model; all methods run on the event loop's thread.
 
-    def __init__(self) -> None:
+    `name`: what devices must ask for, so that no other model's text is taken for its own.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
         self._parts: tuple[Owner, LlamaRunner, RequestPreparer] | None = None
         self._token_ms = 0.0
         self._vocabulary = self._template = ""
@@ -114,6 +118,8 @@ class VerifyService(verify_pb2_grpc.VerifierServicer):
         return lambda _: sequence.verify(drafts)
 
     def _check(self, opening: pb.OpenSequence, runner: LlamaRunner) -> None:
+        if opening.model != self._name:
+            raise invalid("model", f"model: the node serves '{self._name}', not '{opening.model}'")
         if opening.vocabulary != self._vocabulary:
             raise invalid("vocabulary", "vocabulary: the draft's is not the target's")
         if opening.chat_template and opening.chat_template != self._template:

@@ -121,7 +121,8 @@ def test_drafted_text_through_the_gateway_is_the_targets_own_and_explained(
     with asking(joint) as client:
         alone = [text_of(ask(client, LARGER, question)) for question in QUESTIONS]
         assert alone != [text_of(ask(client, SMALL, question)) for question in QUESTIONS]
-        with running_node(joint.home, larger_file, *NODE_FLAGS, port=node_port):
+        node = running_node(joint.home, larger_file, *NODE_FLAGS, name=DRAFTED, port=node_port)
+        with node:
             drafted = [ask(client, DRAFTED, question) for question in QUESTIONS]
         assert [text_of(each) for each in drafted] == alone
         # Nothing is known of the node before the first request, so that it is drafted.

@@ -46,10 +46,12 @@ def make_certificates(folder: Path) -> Certificates:
 
 
 @contextlib.contextmanager
-def running_node(home: Path, model: Path, *engine_arguments: str, port: int = 0) -> Iterator[str]:
-    """A cloud node that serves `model` as `target`; yields its address. `port` 0: any."""
+def running_node(
+    home: Path, model: Path, *engine_arguments: str, name: str = "target", port: int = 0
+) -> Iterator[str]:
+    """A cloud node that serves `model` by this name; yields its address. `port` 0: any."""
     command = [sys.executable, "-m", "cloud.app", "--home", str(home), "--model", str(model)]
-    command += ["--name", "target", "--port", str(port)]
+    command += ["--name", name, "--port", str(port)]
     for argument in engine_arguments:
         command.append(f"--engine-arg={argument}")
     with (home / "node.log").open("wb") as log:

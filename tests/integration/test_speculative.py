@@ -112,6 +112,17 @@ async def test_without_its_verifier_the_request_fails_for_the_cloud_to_take_it(
     assert answer.failed.reason == pb.FAILURE_REASON_UPSTREAM
 
 
+async def test_node_that_serves_another_model_is_not_taken_for_the_target(
+    node: str, device: EngineProcess
+) -> None:
+    wanted = request(node)
+    wanted.speculation.target = "larger"
+    (drafted,) = await answers(device, wanted)
+    told = drafted.finished.speculated
+    assert (told.mode, told.target_passes) == ("edge_alone", 0)
+    assert told.fallback == "it refused: invalid_argument (model)"
+
+
 async def test_target_with_another_vocabulary_is_refused_before_it_computes(
     certificates: Certificates, device: EngineProcess, tmp_path: Path
 ) -> None:
