@@ -1,6 +1,8 @@
 """What an installed engine computes without agent and fleet: run on the device, prints JSON.
 
-    python aarch64_direct.py MODEL [--quick] < prompts.json    # a list of chat messages' texts
+    python aarch64_direct.py MODEL [--quick | --q8_0] < prompts.json    # chat messages' texts
+
+`--quick` does not measure invariance; `--q8_0` measures it with a KV cache of that type.
 
 Uses only what the device's installation has.
 """
@@ -32,7 +34,8 @@ SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 def main() -> None:
     """Measure invariance, then answer each prompt greedily."""
     model = Model(Path(sys.argv[1]), open_library())
-    runner = LlamaRunner(model, ContextShape(2, 320, os.cpu_count() or 1))
+    kv_type = "q8_0" if "--q8_0" in sys.argv else "f16"
+    runner = LlamaRunner(model, ContextShape(2, 320, os.cpu_count() or 1, kv_type))
     report: dict[str, object] = {}
     began = time.monotonic()
     if "--quick" not in sys.argv:
