@@ -24,6 +24,9 @@ SEED_COMPLETION_TOKENS = 128.0
 _SEED_WEIGHT_REQUESTS = 4.0
 # A prediction is a mean: while its spread is not known, so much of an objective is met.
 SURE_SHARE = 0.75
+# Devices of a model that are kept as they were looked at last, though nothing was learned of
+# them.
+MAX_STANDINGS = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +118,17 @@ class Estimator:
         return self._standings.get(model_name, {})
 
     def look(self, device: DeviceView, model: ServedModel) -> Standing:
-        """The device as the view shows it now, kept until it is forgotten."""
+        """The device as the view shows it now, kept until it is forgotten.
+
+        Of a very large fleet not all are kept: most were never sent anything, and are seldom drawn.
+        """
         learned = self._learned.get((device.device_id, model.name))
         if learned is not None and learned.model is not model:
             learned = self._note(device, model)
         standing = Standing(device, model, learned, num_occupied(device, model))
-        self._standings.setdefault(model.name, {})[device.device_id] = standing
+        standings = self._standings.setdefault(model.name, {})
+        if learned is not None or len(standings) < MAX_STANDINGS:
+            standings[device.device_id] = standing
         return standing
 
     def predict(self, request: RouteRequest, device: DeviceView, model: ServedModel) -> Prediction:

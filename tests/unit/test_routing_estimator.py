@@ -7,7 +7,7 @@ import pytest
 from orchestrator.fleet.view import DeviceClass, DeviceId, DeviceState, DeviceView, ServedModel
 from orchestrator.request import RouteRequest
 from orchestrator.routing import reference, speed
-from orchestrator.routing.estimator import Estimator, Outcome
+from orchestrator.routing.estimator import MAX_STANDINGS, Estimator, Outcome
 from orchestrator.routing.learning import LearnedQuotient, LearnedRatio
 from orchestrator.routing.prefill_order import tokens_ahead
 
@@ -306,6 +306,16 @@ def test_what_is_kept_of_a_device_follows_the_view_and_what_is_learned():
     assert estimator.figures(expected, busy)[1] > 1.1 * before
     estimator.forget(idle.device_id)
     assert not estimator.standings("tiny")
+
+
+def test_what_is_kept_of_devices_never_sent_anything_is_bounded():
+    estimator = Estimator()
+    for number in range(MAX_STANDINGS + 5):
+        last = device(device_id=DeviceId(f"d{number}"))
+        assert estimator.look(last, MODEL).device is last
+    assert len(estimator.standings("tiny")) == MAX_STANDINGS
+    estimator.track(last, MODEL)
+    assert estimator.standings("tiny").get(estimator.look(last, MODEL).device.device_id)
 
 
 def test_outcome_of_a_device_never_predicted_for_is_taken():
