@@ -72,7 +72,7 @@ def test_what_one_device_computed_comes_to_another_over_tls(fleet: Fleet) -> Non
         assert model["load"]["kv_sharing"]["policy"] == "on_second_use"
         return float(model["load"]["counters"].get("kv_shared_written", 0)) >= 2
 
-    wait_for("the blocks are in Redis", written, timeout_s=30)
+    wait_for("the blocks are in Redis", written, timeout_s=90)
     (finding,) = (
         each
         for each in fleet.json("doctor", "--port", str(fleet.port))["findings"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,7 +26,7 @@ from orchestrator.setup import cache_access, prepare_identity
 from shoal.blocks import SHARED_KEY_PREFIX
 from shoal.cli import cache_server, redis_server
 from shoal.home import Home
-from tests.harness.kv_rig import Rig, prompt, sealer
+from tests.harness.kv_rig import LIVENESS_S, Rig, prompt, sealer
 
 # What devices dial; the certificate is for it.
 ADVERTISED = "127.0.0.1"
@@ -39,8 +41,10 @@ class TlsCache:
     users: CacheUsers
 
     async def login(self, device_id: str) -> CacheLogin:
-        login = await self.users.grant(device_id)
-        assert login is not None
+        async with asyncio.timeout(LIVENESS_S):
+            # A busy machine may need longer than the hub waits.
+            while (login := await self.users.grant(device_id)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
         return login
 
 
@@ -69,8 +73,9 @@ def process(tmp_path: Path) -> Iterator[TlsCache]:
 
 
 @pytest.fixture
-async def cache(process: TlsCache) -> TlsCache:
-    return process
+async def cache(process: TlsCache) -> AsyncIterator[TlsCache]:
+    yield process
+    await process.users.close()
 
 
 def as_an_engine_reads_it(folder: Path, login: CacheLogin, ca_pem: str) -> SharedTierConfig:
@@ -98,11 +103,19 @@ async def test_blocks_go_from_device_to_device_and_each_touches_its_keyspace_onl
         for name in ("one", "two")
     ]
     assert all(config.url.startswith("rediss://device-") for config in configs)
-    first, second = (rig_with(config) for config in configs)
-    first.run(prompt(1, 2, 3))
-    assert first.cache.drain(10)
-    assert first.cache.sharing().not_shared is None
-    assert second.run(prompt(1, 2, 9)).tiers == (Tier.REDIS, Tier.REDIS)
+    first = rig_with(configs[0])
+    # On a busy machine the tier may be left alone for a while, and a fetch be given up.
+    give_up_s = time.monotonic() + 3 * LIVENESS_S
+    while first.cache.counters()["kv_shared_written"] < 3:
+        assert time.monotonic() < give_up_s
+        first.run(prompt(1, 2, 3))
+        assert first.cache.drain(10)
+    tiers: tuple[Tier, ...] = ()
+    while tiers != (Tier.REDIS, Tier.REDIS):
+        assert time.monotonic() < give_up_s
+        second = rig_with(configs[1])
+        tiers = second.run(prompt(1, 2, 9)).tiers
+        second.stop()
 
     with shared_client(configs[0], timeout_s=5) as client:
         client.set(SHARED_KEY_PREFIX + "x", b"a block")
@@ -128,15 +141,12 @@ async def test_blocks_go_from_device_to_device_and_each_touches_its_keyspace_onl
     with shared_client(configs[0], timeout_s=5) as client, pytest.raises(redis.RedisError):
         client.get(SHARED_KEY_PREFIX + "x")
     first.stop()
-    second.stop()
-    await cache.users.close()
 
 
 async def test_nobody_is_believed_without_a_certificate_of_this_fleet_for_this_host(
     cache: TlsCache, tmp_path: Path
 ) -> None:
     login = await cache.login("one")
-    await cache.users.close()
     foreign = Authority.load_or_create(tmp_path / "foreign").ca_pem
     ours = (cache.home.ca_dir / "ca.crt").read_text()
     # The certificate is not for this name, though it leads to the same place.
