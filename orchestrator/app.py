@@ -23,7 +23,7 @@ import structlog
 
 from orchestrator import setup
 from orchestrator.actors.background import end_unused_processes
-from orchestrator.actors.config import set_ray_environment
+from orchestrator.actors.config import HAPROXY_DIR, set_ray_environment
 from orchestrator.actors.haproxy import write_haproxy_wrapper
 from orchestrator.actors.ports import PortBlocks
 from orchestrator.dispatch.config import CloudConfigError, load_cloud_config
@@ -129,7 +129,7 @@ class Orchestrator:
         except ValueError as error:
             raise StartFailure(str(error)) from error
         self._sockets_dir = self._home.make_sockets_dir()
-        haproxy_dir = self._sockets_dir / "haproxy"
+        haproxy_dir = self._sockets_dir / HAPROXY_DIR
         haproxy_dir.mkdir(mode=0o700, exist_ok=True)
         self._blocks = PortBlocks()
         self._ports = self._blocks.choose(self._home.path / "hub" / "ports.json", arguments.hubs)

@@ -19,6 +19,9 @@ from platformdirs import user_cache_dir, user_data_dir
 # Every process of a fleet carries its id under this name, so that `shoal down`
 # finds what it started even when the processes in between are gone.
 FLEET_VARIABLE = "SHOAL_FLEET"
+# A socket's path has 107 bytes at most. HAProxy's lies 61 deeper, in a folder named by Ray's
+# node id, and is bound under a name that is 10 longer at first.
+MOST_SOCKETS_DIR_BYTES = 36
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +106,12 @@ class Home:
 
     @property
     def sockets_dir(self) -> Path:
-        """Directory for Unix sockets; short, because their paths end at 107 bytes."""
+        """Directory for Unix sockets, in the temporary directory or, were it too long, in /tmp."""
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
-        return Path(tempfile.gettempdir()) / f"shoal-{os.getuid()}-{digest}"
+        name = f"shoal-{os.getuid()}-{digest}"
+        chosen = Path(tempfile.gettempdir()) / name
+        fits = len(os.fsencode(chosen)) <= MOST_SOCKETS_DIR_BYTES
+        return chosen if fits else Path("/tmp") / name  # noqa: S108 - see make_sockets_dir
 
     def make_sockets_dir(self) -> Path:
         """Create `sockets_dir` with mode 0700, or refuse one that others could write.

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from orchestrator.actors.ports import REPLICA_PORTS, FleetPorts
 
+# HAProxy's folder among the sockets; one letter, as its socket's path must be short.
+HAPROXY_DIR = "h"
 _OTHERS = ("RAY_ADDRESS", "RAY_AUTH_", "RAY_JOB_", "RAY_SERVE_")
 
 
@@ -58,7 +60,7 @@ def ray_environment(
         "RAY_SERVE_LOG_TO_STDERR": "0",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(haproxy),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(haproxy_dir / "haproxy.cfg"),
-        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy_dir / "admin.sock"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(haproxy_dir / "a"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(haproxy_dir),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(haproxy_dir / "server-state"),
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(ports.haproxy_metrics),

@@ -2,6 +2,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.actors.config import HAPROXY_DIR, ray_environment
+from orchestrator.actors.ports import FleetPorts
 from shoal.home import FLEET_VARIABLE, Home, child_environment, default_home
 
 
@@ -29,6 +31,21 @@ def test_socket_path_stays_short_for_a_long_home(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("tempfile.tempdir", "/tmp")
     home = Home(Path("/" + "deep/" * 60))
     assert len(str(home.sockets_dir / "engine-0123456789abcdef.sock")) < 107
+
+
+@pytest.mark.parametrize("temporary", ["/tmp", "/tmp/x", "/run/user/1000/scratch-of-a-session"])
+@pytest.mark.parametrize("user", [0, 1000, 4_294_967_294])
+def test_haproxys_socket_can_be_bound(
+    temporary: str, user: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", temporary)
+    monkeypatch.setattr("os.getuid", lambda: user)
+    folder = Home(Path("/a")).sockets_dir / HAPROXY_DIR
+    environment = ray_environment(FleetPorts((), 1, 2, 3, 4, 5, 6), folder, folder, folder)
+    socket = Path(environment["RAY_SERVE_HAPROXY_SOCKET_PATH"])
+    node_id = "0" * 56
+    # HAProxy's own bound: while it binds, the name has a process id and ".tmp" more.
+    assert len(str(socket.parent / node_id / socket.name)) <= 97
 
 
 def test_sockets_dir_is_made_private(tmp_path: Path) -> None:
