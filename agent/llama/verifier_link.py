@@ -19,6 +19,8 @@ from shoal.wire import CHANNEL_OPTIONS, CLOUD_TLS_NAME
 
 # A verifier that failed is not asked again for so long.
 _REST_S = 10.0
+# Refusals that say something of the node, and not of the one sequence.
+_OF_THE_NODE = frozenset({Reason.OVERLOADED, Reason.DRAINING, Reason.ENGINE_CRASHED})
 _OPTIONS = (
     *CHANNEL_OPTIONS,
     ("grpc.ssl_target_name_override", CLOUD_TLS_NAME),
@@ -29,6 +31,10 @@ _OPTIONS = (
 
 class VerifierLostError(Exception):
     """The verifier cannot be used (further); the text says why, without any prompt."""
+
+
+class VerifierRefusedError(VerifierLostError):
+    """The verifier serves, but not this sequence: others may be asked of it at once."""
 
 
 class VerifierStream:
@@ -54,7 +60,7 @@ class VerifierStream:
         """The next verdict. Raises VerifierLostError."""
         return (await self._reply("verdict")).verdict
 
-    async def _reply(self, kind: str) -> pb.VerifyReply:
+    async def _reply(self, wanted: str) -> pb.VerifyReply:
         reply: Any
         with _as_lost():
             async with asyncio.timeout(self._timeout_s):
@@ -65,8 +71,10 @@ class VerifierStream:
             error = ShoalError.from_wire(reply.failed)
             # Only what we know to be its own words and no prompt's.
             detail = f" ({error.param})" if error.reason is Reason.INVALID_ARGUMENT else ""
-            raise VerifierLostError(f"it refused: {error.reason.value}{detail}")
-        if reply.WhichOneof("reply") != kind:
+            of_node = error.reason in _OF_THE_NODE
+            kind = VerifierLostError if of_node else VerifierRefusedError
+            raise kind(f"it refused: {error.reason.value}{detail}")
+        if reply.WhichOneof("reply") != wanted:
             raise VerifierLostError("it answered out of turn")
         answer: pb.VerifyReply = reply
         return answer
@@ -96,6 +104,8 @@ class VerifierLinks:
         call = stub.Verify()
         try:
             yield VerifierStream(call, timeout_s)
+        except VerifierRefusedError:
+            raise
         except VerifierLostError:
             self._resting_until_s[address] = asyncio.get_running_loop().time() + _REST_S
             raise

@@ -123,6 +123,26 @@ async def test_node_that_serves_another_model_is_not_taken_for_the_target(
     assert told.fallback == "it refused: invalid_argument (model)"
 
 
+async def test_one_request_that_a_node_refuses_does_not_keep_others_from_it(
+    certificates: Certificates, device: EngineProcess
+) -> None:
+    small = ("--slots", "1", "--context", "96", "--no-measure", "--no-prefix-cache")
+    with running_node(certificates.home, smollm2_file(), *small) as address:
+        too_long, misnamed = request(address), request(address)
+        too_long.chat.messages[0].content = "Name three fish. " * 30
+        misnamed.speculation.target = "larger"
+        refused, other, served = [
+            (await answers(device, each))[0].finished.speculated
+            for each in (too_long, misnamed, request(address))
+        ]
+    assert (refused.mode, refused.fallback) == (
+        "edge_alone",
+        "it refused: context_length_exceeded",
+    )
+    assert other.fallback == "it refused: invalid_argument (model)"
+    assert (served.fallback, served.tokens_by_tier["cloud"] > 0) == ("", True)
+
+
 async def test_target_with_another_vocabulary_is_refused_before_it_computes(
     certificates: Certificates, device: EngineProcess, tmp_path: Path
 ) -> None:
