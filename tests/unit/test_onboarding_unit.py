@@ -118,7 +118,8 @@ def test_model_by_name_lies_nowhere_even_when_the_script_is_run_in_a_home(
 
 
 def test_model_behind_a_link_counts_as_where_it_lies(installer: Installer, tmp_path: Path) -> None:
-    (tmp_path / "models").symlink_to("/root")
+    # Not /root: only root may look behind a link there.
+    (tmp_path / "models").symlink_to("/home")
     installer.models = [str(tmp_path / "models" / "a.gguf")]
     assert "ProtectHome=read-only" in installer.unit("system")
 
