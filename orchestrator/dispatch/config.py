@@ -29,6 +29,7 @@ from orchestrator.dispatch.speculative_models import DraftedModel, drafted_model
 from orchestrator.request import Privacy
 from shoal.hosted import HostedModel
 from shoal.hosted_tables import hosted_models
+from shoal.settings_table import SettingError, Table
 from shoal.vllm_models import VllmModel, vllm_models
 
 _Limits = TypeVar("_Limits")
@@ -68,7 +69,7 @@ def load_cloud_config(path: Path) -> CloudConfig:
         raise CloudConfigError(f"{path}: cannot be read: {error}") from error
     try:
         return _config(data, path.parent)
-    except CloudConfigError as error:
+    except (CloudConfigError, SettingError) as error:
         raise CloudConfigError(f"{path}: {error}") from error.__cause__
 
 
@@ -90,7 +91,7 @@ def _config(data: object, folder: Path) -> CloudConfig:
         endpoints=endpoints,
         currency=currency,
         retry=_limits(RetryLimits, data.get("retry", {}), "retry"),
-        detector=_detector(_table(data.get("privacy", {}), "privacy")),
+        detector=_detector(data["privacy"]) if "privacy" in data else DetectorSettings(),
         default_max_tokens=int(_number(data, "default_max_tokens", 4_096)),
         drafted=_drafted(data.get("drafted", [])),
         cascades=_cascades(data.get("cascade", [])),
@@ -183,24 +184,21 @@ def _price(row: Mapping[str, Any], name: str) -> Price | None:
     return Price(Decimal(str(given[0])), Decimal(str(given[1])))
 
 
-def _detector(row: Mapping[str, Any]) -> DetectorSettings:
-    _known(row, _PRIVACY, "privacy")
-    if "detector" not in row:
-        return DetectorSettings()
-    kind, raises_to = row["detector"], row.get("raises_to", Privacy.LOCAL_ONLY.value)
-    if kind not in DETECTORS:
-        raise CloudConfigError(f"privacy.detector {kind!r} is unknown; known: presidio.")
-    if raises_to not in (Privacy.LOCAL_ONLY.value, Privacy.LOCAL_PREFERRED.value):
-        raise CloudConfigError("privacy.raises_to must be 'local_only' or 'local_preferred'.")
-    entities = row.get("entities", [])
-    if not isinstance(entities, list) or not all(isinstance(name, str) for name in entities):
-        raise CloudConfigError("privacy.entities must be a list of names.")
+def _detector(row: object) -> DetectorSettings:
+    """Refused when it would protect nobody: without a detector, or with one that finds nothing."""
+    table = Table(row, "privacy", _PRIVACY)
+    if "detector" not in table:
+        raise SettingError(
+            "privacy: 'detector' is missing, so nothing would be searched; add "
+            'detector = "presidio", or take the table out.'
+        )
+    levels = (Privacy.LOCAL_ONLY.value, Privacy.LOCAL_PREFERRED.value)
     return DetectorSettings(
-        kind=kind,
-        raises_to=raises_to,
-        entities=tuple(entities),
-        min_score=_number(row, "min_score", 0.4),
-        timeout_s=_number(row, "timeout_s", 5.0),
+        kind=table.choice("detector", DETECTORS),
+        raises_to=table.choice("raises_to", levels, levels[0]),
+        entities=table.texts("entities"),
+        min_score=table.number("min_score", 0.4, 0.0, 1.0),
+        timeout_s=table.seconds("timeout_s", 5.0),
     )
 
 

@@ -90,6 +90,13 @@ PLAIN = TOML.replace('key_file = "key"\n', "")
         (PLAIN.replace('"EUR"', '"euro"'), "currency"),
         (PLAIN.replace('"presidio"', '"magic"'), "magic"),
         (PLAIN.replace("[privacy]", '[privacy]\nraises_to = "any"'), "raises_to"),
+        (PLAIN.replace('detector = "presidio"', 'raises_to = "local_only"'), "'detector' is miss"),
+        (PLAIN.replace('detector = "presidio"', ""), "'detector' is missing"),
+        (PLAIN.replace("[privacy]", "[privacy]\nmin_score = 3"), "'min_score' .* from 0 to 1"),
+        (PLAIN.replace("[privacy]", "[privacy]\nmin_score = nan"), "'min_score'"),
+        (PLAIN.replace("[privacy]", "[privacy]\nmin_score = true"), "'min_score'"),
+        (PLAIN.replace("[privacy]", "[privacy]\ntimeout_s = inf"), "'timeout_s'"),
+        (PLAIN.replace("[privacy]", '[privacy]\nentities = "PHONE_NUMBER"'), "'entities'"),
         (PLAIN + PLAIN[PLAIN.index("[[endpoint]]") :], "same name"),
     ],
 )
