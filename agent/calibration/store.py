@@ -15,6 +15,7 @@ from agent.hardware.report import Capabilities
 from agent.rpc.model_files import find_model
 from shoal import __version__
 from shoal.model_names import catalogue_name
+from shoal.named_files import named_file
 
 FILE = "calibration.json"
 
@@ -39,7 +40,7 @@ def variants(argument: str, models_dir: Path) -> list[Path]:
     AgentError when there is none.
     """
     first = find_model(argument, models_dir)
-    if Path(argument).expanduser().is_file():
+    if named_file(argument) is not None:
         return [first]
     name = catalogue_name(first)
     here = [file for file in sorted(models_dir.glob("*.gguf")) if catalogue_name(file) == name]

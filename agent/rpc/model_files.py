@@ -7,6 +7,7 @@ from pathlib import Path
 
 from agent.session.errors import AgentError, ExitCode
 from shoal.model_names import catalogue_name
+from shoal.named_files import named_file
 
 # Models that an installed Python package carries: package and file by bare name.
 _PACKAGED = {
@@ -20,9 +21,8 @@ def find_model(argument: str, models_dir: Path) -> Path:
     A path is taken as it is; a bare name is looked up in `models_dir`, then among
     the models that installed packages carry (found, not imported).
     """
-    path = Path(argument).expanduser()
-    if path.is_file():
-        return path.absolute()
+    if (named := named_file(argument)) is not None:
+        return named
     for candidate in sorted(models_dir.glob("*.gguf")):
         if argument in (candidate.stem, catalogue_name(candidate)):
             return candidate

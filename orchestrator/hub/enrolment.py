@@ -6,7 +6,6 @@ authenticated port. Whatever is missing, unknown or unreadable is denied.
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,16 +20,13 @@ from orchestrator.hub.roles import Role, require_role
 from orchestrator.identity.authority import Authority, IssuedCertificate
 from orchestrator.identity.cache_users_redis import CacheUsers
 from orchestrator.identity.token_store_redis import TokenStore
+from shoal.device_names import DEVICE_NAME_RULE, may_name_a_device
 from shoal.errors import Reason, ShoalError, invalid
 from shoal.v1 import enrolment_pb2 as pb
 from shoal.v1 import enrolment_pb2_grpc as rpc
 from shoal.wire import MIN_PROTOCOL_VERSION, PROTOCOL_VERSION, agree_on_protocol
 
 log = structlog.get_logger()
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-# Devices are addressed by id or by name: no name may be another device's id.
-_LIKE_ID = re.compile(r"[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +98,8 @@ class EnrolmentServicer(rpc.EnrolmentServicer, rpc.RenewalServicer):
                 f"the fleet speaks protocol {MIN_PROTOCOL_VERSION} to {PROTOCOL_VERSION}, the agent"
                 f" {request.min_protocol} to {request.max_protocol}: update the older of the two",
             )
-        if _NAME.fullmatch(request.name) is None or _LIKE_ID.fullmatch(request.name):
-            raise invalid(
-                "name",
-                "name must be 1 to 63 letters, digits, dots, dashes or underscores, begin with a"
-                " letter or digit and not look like a device id",
-            )
+        if not may_name_a_device(request.name):
+            raise invalid("name", DEVICE_NAME_RULE)
         holder = await self._registry.find_by_name(request.name)
         if holder is not None:
             raise NameTaken(request.name, holder.device_id)

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
+from shoal.cli.agent_homes import check_device_name, home_of_agent
 from shoal.cli.commands import admin_client, reported
+from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 from shoal.home import default_home, environment_with
-from shoal.kv_budget import KvElement
 from shoal.kv_sharing import SharePolicy
+from shoal.named_files import named_file
 
 token_app = typer.Typer(help="Join tokens for devices.", no_args_is_help=True)
 agent_app = typer.Typer(help="This machine as a device.", no_args_is_help=True)
 
 DEFAULT_TTL_S = 3600
+
+
+class KvTypeOption(StrEnum):
+    """`auto`: as calibrated, else f16; the others are shoal.kv_budget.KvElement's."""
+
+    AUTO = "auto"
+    F16 = "f16"
+    Q8_0 = "q8_0"
 
 
 @token_app.command("create")
@@ -60,8 +71,12 @@ def _names_this_machine(url: str) -> bool:
 @reported
 def calibrate_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     model: Annotated[str, typer.Argument(help="GGUF file or name.")] = "smollm2-135m-instruct",
-    name: Annotated[str | None, typer.Option(help="The agent's; default: the host's.")] = None,
-    state_dir: Annotated[Path | None, typer.Option(help="Where its identity is kept.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="The agent's; default: the only one here.")
+    ] = None,
+    state_dir: Annotated[
+        Path | None, typer.Option(help="Its state directory; default: found by its name.")
+    ] = None,
     slots: Annotated[int | None, typer.Option(min=1, help="That the agent is to have.")] = None,
     context: Annotated[
         int | None, typer.Option(min=256, help="Tokens that each is to have.")
@@ -70,9 +85,15 @@ def calibrate_agent(  # noqa: PLR0913, PLR0917 - a command's options are its par
     again: Annotated[bool, typer.Option(help="Measure again what is known.")] = False,
 ) -> None:
     """Measure which variant, threads, slots and KV type suit this device, for its next start."""
-    directory = state_dir or default_home().agent_dir(name or os.uname().nodename)
+    directory = home_of_agent(name) if state_dir is None else state_dir
+    if not os.path.lexists(directory):
+        raise CliError(
+            ExitCode.NOT_FOUND,
+            f"--state-dir {str(directory)[:200]} does not exist.",
+            "Pass that of an agent; `shoal agent status` lists those that it knows.",
+        )
     command = [sys.executable, "-m", "agent.calibration", "--home", str(directory.absolute())]
-    command += ["--model", str(Path(model).absolute()) if Path(model).is_file() else model]
+    command += ["--model", str(named_file(model) or model)]
     command += ["--limit-s", str(limit_s), *(["--again"] if again else [])]
     for flag, wanted in (("--slots", slots), ("--context", context)):
         command += [] if wanted is None else [flag, str(wanted)]
@@ -100,9 +121,9 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
         float | None, typer.Option(min=0.1, help="Power under load, W, if there is no meter.")
     ] = None,
     kv_type: Annotated[
-        KvElement | None,
-        typer.Option(help="Elements of the KV cache; default: as calibrated, else f16."),
-    ] = None,
+        KvTypeOption,
+        typer.Option(help="Elements of the KV cache; auto: as calibrated, else f16."),
+    ] = KvTypeOption.AUTO,
     kv_share: Annotated[
         SharePolicy | None,
         typer.Option(help="KV blocks that leave the device; default: the fleet's."),
@@ -113,9 +134,16 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     ] = None,
 ) -> None:
     """Turn this process into an agent that serves models for a fleet."""
-    device = name or os.uname().nodename
+    device = check_device_name(name or os.uname().nodename)
     directory = state_dir or default_home().agent_dir(device)
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(
+            ExitCode.USAGE,
+            f"The state directory cannot be made: {error}",
+            "Pass --state-dir DIR that this account may write.",
+        ) from None
     command = [sys.executable, "-m", "agent.app", "--home", str(directory.absolute())]
     command += ["--join", join, "--name", device]
     for flag, given in (
@@ -123,7 +151,7 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
         ("--companion", companion or []),
     ):
         for each in given:
-            command += [flag, str(Path(each).absolute()) if Path(each).is_file() else each]
+            command += [flag, str(named_file(each) or each)]
     optional = {"--class": device_class, "--slots": slots, "--context": context, "--tdp-w": tdp_w}
     optional |= {"--kv-type": kv_type}
     optional |= {"--kv-share": kv_share, "--kv-write-limit": kv_write_limit}

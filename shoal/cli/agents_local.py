@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
 import httpx
 import typer
 
+from shoal.cli.agent_homes import IDENTITY, joined_homes
 from shoal.cli.commands import reported
 from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.output import JsonFlag, answer, print_json
-from shoal.home import agent_prefixes, default_home
 
 _TIMEOUT_S = 3.0
 
@@ -25,8 +26,8 @@ def agent_status(
     as_json: JsonFlag = False,
 ) -> None:
     """Show this machine's agents: who they are, and the address and key of their local API."""
-    homes = [state_dir] if state_dir else _known_homes()
-    agents = [_describe(home) for home in homes if (home / "identity.json").is_file()]
+    homes = [state_dir] if state_dir else joined_homes()
+    agents = [_describe(home) for home in homes if os.path.isfile(home / IDENTITY)]
     if not agents:
         raise CliError(
             ExitCode.NOT_FOUND,
@@ -59,13 +60,8 @@ def _q8_0_text(kv: dict[str, Any]) -> str:
     return f"{exact}{kv['q8_0_s']:.2f} s for a usual request, f16 {kv['f16_s']:.2f} s"
 
 
-def _known_homes() -> list[Path]:
-    installed = [prefix / "state" for prefix in agent_prefixes()]
-    return [*installed, *sorted((default_home().path / "agents").glob("*"))]
-
-
 def _describe(home: Path) -> dict[str, Any]:
-    identity = _read_json(home / "identity.json")
+    identity = _read_json(home / IDENTITY)
     address = _read_json(home / "local-api.json")
     local = None
     if "url" in address:
