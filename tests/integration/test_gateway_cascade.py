@@ -16,8 +16,8 @@ from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.endpoint import CloudConfig, CloudEndpoint, CloudModel, RetryLimits
 from orchestrator.dispatch.prices import Price
 from shoal.v1 import inference_pb2 as pb
-from tests.harness.cloud_upstream import Upstream, refuse, running_upstream
-from tests.harness.gateway_rig import GatewayRig, finished, placed, running_gateway
+from tests.harness.cloud_upstream import Exchange, Upstream, refuse, running_upstream
+from tests.harness.gateway_rig import GatewayRig, finished, hang, placed, running_gateway
 from tests.harness.redis_server import running_redis
 
 BODY: dict[str, Any] = {"model": "auto", "messages": [{"role": "user", "content": "hi"}]}
@@ -104,6 +104,12 @@ async def metrics_with(http: httpx.AsyncClient, rig: GatewayRig, line: str) -> N
             await asyncio.sleep(0.02)
 
 
+def cascade_of(reply: httpx.Response) -> dict[str, Any]:
+    """What a stream told at its end."""
+    chunks = [json.loads(line[6:]) for line in reply.text.split("\n\n") if "{" in line]
+    return dict(chunks[-1]["shoal"]["cascade"])
+
+
 def text_of(answer: dict[str, Any]) -> str:
     return str(answer["choices"][0]["message"]["content"])
 
@@ -187,6 +193,39 @@ async def test_stream_is_held_no_longer_than_the_bound(
         async for line in reply.aiter_lines():
             if "story" in line:
                 break
+
+
+async def test_busy_edge_is_not_taken_for_a_sure_one(
+    http: httpx.AsyncClient, rig: GatewayRig
+) -> None:
+    rig.hub.script = lambda request: hang()
+    reply = await http.post("/v1/chat/completions", json=BODY | {"stream": True})
+    told = cascade_of(reply)
+    assert "above" in reply.text
+    assert (told["decision"], told["reason"], told["confidence"]) == ("escalated", "slow", None)
+    assert rig.hub.cancelled[-1].endswith(".edge")
+
+
+async def test_busy_edge_is_waited_for_when_nobody_else_answers(
+    http: httpx.AsyncClient, rig: GatewayRig, upstream: Upstream
+) -> None:
+    has_room = asyncio.Event()
+
+    async def busy(request: pb.GenerateRequest) -> AsyncIterator[pb.SequenceUpdate]:
+        await has_room.wait()
+        async for update in edge_says(UNSURE, "At", " last")(request):
+            yield update
+
+    async def down(exchange: Exchange) -> bool:
+        has_room.set()
+        return await refuse(500)(exchange)
+
+    rig.hub.script, upstream.script = busy, down
+    reply = await http.post("/v1/chat/completions", json=BODY | {"stream": True})
+    told = cascade_of(reply)
+    assert " last" in reply.text
+    assert (told["decision"], told["reason"]) == ("accepted", "escalation_failed")
+    assert (len(rig.hub.requests), rig.hub.cancelled) == (1, [])
 
 
 async def test_restarted_stream_says_so(http: httpx.AsyncClient, rig: GatewayRig) -> None:

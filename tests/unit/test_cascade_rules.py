@@ -81,6 +81,20 @@ def test_answer_without_figures_is_not_measured_and_stands() -> None:
     assert judge.stands
 
 
+def test_too_little_within_the_bound_is_slow_and_never_confident() -> None:
+    for come in range(4):
+        judge = Judge(Bar(0.5), None, stops_early=True)
+        for _ in range(come):
+            judge.add(SUREST)
+        assert judge.decide_in_progress(come) is (Why.SLOW if come < 3 else Why.CONFIDENT)
+    assert Judge(Bar(0.5), None, stops_early=True).decide_in_progress(1) is Why.NOT_MEASURED
+
+
+def test_answer_that_says_nothing_is_not_sure() -> None:
+    assert Judge(Bar(0.5), None, stops_early=True).decide(0) is Why.LOW_CONFIDENCE
+    assert Judge(Bar(0.0), None, stops_early=True).decide(0) is Why.NOT_MEASURED
+
+
 @pytest.mark.parametrize(("share", "below"), [(0.0, 0), (0.3, 3), (1.0, 10)])
 def test_threshold_cuts_off_its_share(share: float, below: int) -> None:
     scores = [n / 10 for n in range(10)]

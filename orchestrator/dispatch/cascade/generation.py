@@ -159,7 +159,9 @@ class CascadeGeneration:
                     if verdict is not None:
                         return verdict
         except TimeoutError:
-            return self._decided(leg)
+            if self.run.shown_at_once:
+                return Why.NO_TARGET
+            return self.judge.decide_in_progress(leg.num_tokens)
 
     def _weigh(self, leg: Leg, updates: Updates) -> Why | None:
         """The verdict, if these updates bring it."""
@@ -176,13 +178,8 @@ class CascadeGeneration:
                 return Why.HOPELESS
         held_enough = self.run.hold_s is not None and leg.num_tokens >= self.run.policy.hold_tokens
         if leg.finished is not None or held_enough:
-            return self._decided(leg)
+            return self.judge.decide(leg.num_tokens)
         return None
-
-    def _decided(self, leg: Leg) -> Why:
-        if self.run.shown_at_once:
-            return Why.NO_TARGET
-        return self.judge.decide(leg.num_tokens)
 
     def _pass_on(self, updates: Updates) -> None:
         """To the client when the text is shown at once; else keep. Ends are always kept."""
@@ -206,8 +203,9 @@ class CascadeGeneration:
     async def _escalate(self) -> None:
         """Somebody else answers; should nobody, what the edge had, or has in a second try."""
         edge = self.edge
-        if edge is not None and not edge.ended:
-            edge.generation.cancel()
+        # One that is only slow keeps its place until somebody else has begun to answer.
+        if edge is not None and self.why is not Why.SLOW:
+            edge.stop()
         if self._starts.target is None:
             raise ShoalError(
                 Reason.NO_DEVICE, "No device is ready for the cascade.", retry_after_ms=1_000
@@ -216,6 +214,8 @@ class CascadeGeneration:
         leg = self._start(self._starts.target)
         updates = await self._first_output(leg)
         if leg.failed is None or has_output(updates):
+            if edge is not None:
+                edge.stop()
             self._begin_anew(leg, updates)
             await self._relay(leg)
             return
@@ -227,12 +227,13 @@ class CascadeGeneration:
         self.escalated = False
         self.why = Why.ESCALATION_FAILED
         self._answering = edge
-        if edge.finished is not None:
+        if edge.finished is not None or not edge.stopped:
             self._release()
+            await self._relay(edge)
             return
-        await self._edge_again(edge)
+        await self._edge_again()
 
-    async def _edge_again(self, edge: Leg) -> None:
+    async def _edge_again(self) -> None:
         if self._starts.again is None:
             raise ShoalError(Reason.INTERNAL, "The cascade cannot start its edge again.")
         leg = self._start(self._starts.again)

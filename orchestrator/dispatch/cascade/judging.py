@@ -7,6 +7,9 @@ from enum import StrEnum
 
 from orchestrator.dispatch.cascade.confidence import Confidence, TokenFigures
 
+# With fewer what is assumed of any answer (`confidence.PRIOR`) outweighs what was measured.
+MIN_TOKENS_IN_PROGRESS = 3
+
 
 class Why(StrEnum):
     """Why the edge's answer was taken or given up."""
@@ -18,6 +21,7 @@ class Why(StrEnum):
     NO_EDGE = "no_edge"  # no device is ready for the edge's model
     NO_TARGET = "no_target"  # nobody to hand over to, or the request may not go there
     NOT_MEASURED = "not_measured"  # the device's engine tells no confidence
+    SLOW = "slow"  # too little came within the bound to judge by
     ESCALATION_FAILED = "escalation_failed"  # nobody else answered: the edge's stands
 
 
@@ -71,12 +75,22 @@ class Judge:
         return True
 
     def decide(self, num_tokens: int) -> Why:
-        """Decide by what has come; `num_tokens` as counted apart from confidence."""
+        """Decide by the whole answer; `num_tokens` as counted apart from confidence."""
+        measured = self.confidence.num_tokens
         if self.why is None:
-            if num_tokens and not self.confidence.num_tokens:
+            if not measured and (num_tokens or self.bar.threshold <= 0):
                 self.why = Why.NOT_MEASURED
+            elif not measured:
+                self.why = Why.LOW_CONFIDENCE  # it said nothing at all
             elif self.confidence.score >= self.bar.threshold:
                 self.why = Why.CONFIDENT
             else:
                 self.why = Why.LOW_CONFIDENCE
         return self.why
+
+    def decide_in_progress(self, num_tokens: int) -> Why:
+        """Decide by what came within the bound, unless it is too little to tell."""
+        measured = self.confidence.num_tokens
+        if self.why is None and measured < MIN_TOKENS_IN_PROGRESS and (measured or not num_tokens):
+            self.why = Why.SLOW
+        return self.decide(num_tokens)

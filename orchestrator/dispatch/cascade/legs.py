@@ -37,6 +37,7 @@ class Leg:
         self.placed: pb.Placed | None = None
         self.finished: pb.Finished | None = None
         self.failed: pb.Failed | None = None
+        self.stopped = False
 
     @property
     def ended(self) -> bool:
@@ -52,6 +53,12 @@ class Leg:
     def fault_of_the_request(self) -> bool:
         """Whether it failed for a reason that is not the tier's."""
         return self.failed_code in _OF_THE_REQUEST
+
+    def stop(self) -> None:
+        """Cancel it, unless it has ended."""
+        if not self.ended:
+            self.stopped = True
+            self.generation.cancel()
 
     async def take(self) -> Sequence[pb.SequenceUpdate]:
         """See `Generation.take`."""
