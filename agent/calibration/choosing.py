@@ -99,21 +99,24 @@ def slots_for(decode_batch: Sequence[float]) -> int:
     return max(_FEWEST_SLOTS, 1 << fewest)
 
 
-def compare_kv(f16: Outcome, q8_0: Outcome | None) -> KvTried:
+def compare_kv(f16: Outcome, q8_0: Outcome | None, *, confirmed: bool = False) -> KvTried:
     """What the two say of q8_0, which must depend on no more than f16 does; None: not tried."""
     if q8_0 is None or not q8_0.serves:
         why = "not tried" if q8_0 is None else q8_0.failure or "it measured nothing"
         return KvTried(f16.seconds, failure=why)
     invariant = q8_0.invariant and (q8_0.any_cut or not f16.any_cut)
-    return KvTried(f16.seconds, q8_0.seconds, invariant)
+    return KvTried(f16.seconds, q8_0.seconds, invariant, confirmed=confirmed)
 
 
-def choice_of(outcome: Outcome, q8_0: Outcome | None = None) -> Choice:
-    """The settings that the outcome, of f16, speaks for; `q8_0`: the same with that KV type."""
+def choice_of(outcome: Outcome, q8_0: Outcome | None = None, *, confirmed: bool = False) -> Choice:
+    """The settings that the outcome, of f16, speaks for; `q8_0`: the same with that KV type.
+
+    `confirmed`: f16 was measured once more after it.
+    """
     candidate = outcome.candidate
     return Choice(
         candidate.file,
         candidate.threads,
         slots_for(outcome.decode_batch),
-        compare_kv(outcome, q8_0),
+        compare_kv(outcome, q8_0, confirmed=confirmed),
     )

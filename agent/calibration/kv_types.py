@@ -22,12 +22,14 @@ class KvTried:
     """What a calibration found of q8_0 beside f16, all else the same; seconds for a usual request.
 
     `failure` says why q8_0 did not serve, or was not tried; `invariant`: see the module.
+    `confirmed`: f16 was measured once more after q8_0 had looked clearly faster.
     """
 
     f16_s: float
     q8_0_s: float = 0.0
     invariant: bool = False
     failure: str = ""
+    confirmed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def choose_kv_type(tried: KvTried, shortage: str) -> KvType:
         return KvType("q8_0", shortage)
     told = f"{tried.q8_0_s:.2f} s for a usual request, with f16 {tried.f16_s:.2f} s"
     if is_clearly_faster(tried.q8_0_s, tried.f16_s):
+        if not tried.confirmed:
+            return KvType("f16", f"not measured twice, as for a q8_0 that looks faster: {told}")
         return KvType("q8_0", f"faster, {told}")
     return KvType("f16", f"it fits, and q8_0 is not clearly faster, {told}")
 

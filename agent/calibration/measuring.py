@@ -51,11 +51,13 @@ async def calibrate(
         tried.append(await attempt(Candidate(fastest.candidate.file, threads)))
     fastest = best(tried) or fastest
     q8_0 = await attempt(dataclasses.replace(fastest.candidate, kv_type="q8_0"))
-    if q8_0.serves and is_clearly_faster(q8_0.seconds, fastest.seconds):
-        # Once more: something else may have run meanwhile, and text is not rounded more for that.
-        again = await attempt(fastest.candidate)
-        fastest = min((each for each in (fastest, again) if each.serves), key=lambda o: o.seconds)
-    return choice_of(fastest, q8_0)
+    if not (q8_0.serves and is_clearly_faster(q8_0.seconds, fastest.seconds)):
+        return choice_of(fastest, q8_0)
+    # Once more: something else may have run meanwhile, and text is not rounded more for that.
+    again = await attempt(fastest.candidate)
+    if again.serves:
+        fastest = min(fastest, again, key=lambda outcome: outcome.seconds)
+    return choice_of(fastest, q8_0, confirmed=again.serves)
 
 
 async def _try(candidate: Candidate, left_s: float) -> Outcome:

@@ -17,7 +17,7 @@ from agent.calibration.choosing import (
     thread_counts,
 )
 from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
-from agent.calibration.kv_types import KvTried
+from agent.calibration.kv_types import KvTried, choose_kv_type
 from agent.calibration.measuring import calibrate
 from agent.calibration.store import FILE, CalibrationStore, key_of, variants
 from agent.calibration.trial import try_candidate
@@ -94,7 +94,30 @@ async def test_a_disturbed_measurement_of_f16_does_not_bring_q8_0(
     monkeypatch.setattr(measuring, "thread_counts", lambda *_: ())
     choice = await calibrate([file], 60.0, lambda _: None)
     assert choice is not None
-    assert choice.tried == KvTried(2.0, 3.0, invariant=True)
+    assert choice.tried == KvTried(2.0, 3.0, invariant=True, confirmed=True)
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+async def test_q8_0_is_not_faster_until_f16_was_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_time: bool
+) -> None:
+    file = tmp_path / "Tiny-1M.Q4_0.gguf"
+    file.write_bytes(b"weights")
+    tries: list[str] = []
+
+    async def tried(candidate: Candidate, _limit_s: float) -> Outcome:
+        tries.append(candidate.kv_type)
+        if len(tries) > 2 and not in_time:
+            return Outcome(candidate, "not ready within 0 s")
+        seconds = 1.0 if candidate.kv_type == "q8_0" else 20.0
+        return dataclasses.replace(outcome(file.name, seconds), candidate=candidate)
+
+    monkeypatch.setattr(measuring, "try_candidate", tried)
+    monkeypatch.setattr(measuring, "thread_counts", lambda *_: ())
+    choice = await calibrate([file], 60.0, lambda _: None)
+    assert tries == ["f16", "q8_0", "f16"]
+    assert choice is not None
+    assert choose_kv_type(choice.tried, "").name == ("q8_0" if in_time else "f16")
 
 
 def test_q8_0_must_depend_on_no_more_than_f16_does() -> None:
