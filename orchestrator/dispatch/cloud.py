@@ -27,7 +27,7 @@ from shoal.v1 import inference_pb2 as pb
 _log = structlog.get_logger(__name__)
 
 # An answer waits this long for its cost to be counted; the counting goes on without it.
-_SETTLE_WAIT_S = 1.0
+SETTLE_WAIT_S = 1.0
 _TIER = "cloud"
 
 
@@ -130,7 +130,9 @@ class CloudGeneration:
             own = [route for route in order if route.endpoint.own]
             outbound = await self._backend.gate.admit(self._request, own=bool(own))
             order = own if outbound.own_only else order
-            allowance = await self._backend.spending.reserve(outbound, order)
+            allowance = await self._backend.spending.reserve(
+                outbound, [route.model.price for route in order]
+            )
             finished = await self._within(outbound, allowance, order)
         except EndpointFault as fault:
             self._fail(fault.error)
@@ -151,7 +153,7 @@ class CloudGeneration:
         finally:
             use = self.account.uses.get(_TIER, TierUse(0, 0, 0, self._backend.config.currency))
             settling = self._backend.in_background(self._backend.spending.settle(allowance, use))
-            await asyncio.wait({settling}, timeout=_SETTLE_WAIT_S)
+            await asyncio.wait({settling}, timeout=SETTLE_WAIT_S)
 
     async def _try_all(
         self, outbound: OutboundPass, allowance: Allowance, order: Sequence[CloudRoute]

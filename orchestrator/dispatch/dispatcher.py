@@ -88,7 +88,7 @@ class Dispatcher:
         drafted = self.drafted.get(request.model)
         if drafted is not None and ruling.may_leave:
             starts: list[Start] = [
-                partial(DraftedGeneration, self.edge, self.cloud.gate, request, drafted)
+                partial(DraftedGeneration, self.edge, self.cloud, request, drafted)
             ]
             if request.model in self.cloud.routes:
                 starts.append(partial(self.cloud.start, request, patient=True))
@@ -171,6 +171,10 @@ class TieredGeneration:
             return updates
         error = ShoalError.from_wire(updates[-1].failed)
         if error.reason not in _NOT_ASKED:
+            return updates
+        node_failed = ShoalError.from_wire(before.failed).reason is Reason.UPSTREAM
+        if node_failed and error.reason is Reason.BUDGET_EXCEEDED:
+            # No retry brings money, whatever becomes of the node.
             return updates
         told = pb.SequenceUpdate()
         told.CopyFrom(before)

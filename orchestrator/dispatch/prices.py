@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 
+from shoal.settings_table import SettingError, Table
+
 NANOS = 10**9
 _TOKENS_PER_PRICE = 1_000_000
+PRICE_FIELDS = ("input_per_million", "output_per_million")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +28,7 @@ class Price:
 
 
 def dearest_nanos(
-    prices: list[Price | None], prompt_tokens: int, completion_tokens: int
+    prices: Sequence[Price | None], prompt_tokens: int, completion_tokens: int
 ) -> int | None:
     """What the tokens cost at most; None when a price is not stated."""
     costs = [
@@ -33,3 +37,17 @@ def dearest_nanos(
     ]
     known = [cost for cost in costs if cost is not None]
     return max(known, default=0) if len(known) == len(costs) else None
+
+
+def price_of(table: Table) -> Price | None:
+    """The price that a table of the configuration states; None: it states none.
+
+    Raises SettingError with what to change.
+    """
+    given = [each for each in PRICE_FIELDS if each in table]
+    if not given:
+        return None
+    if len(given) < len(PRICE_FIELDS):
+        raise SettingError(f"{table.where}: {' and '.join(PRICE_FIELDS)} are needed together.")
+    # By way of the text: 0.1 is meant as it was written.
+    return Price(*(Decimal(str(table.number(each, 0.0, 0.0, 1e6))) for each in PRICE_FIELDS))

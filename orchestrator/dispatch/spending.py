@@ -10,11 +10,10 @@ from typing import Protocol
 
 import structlog
 
-from orchestrator.dispatch.choosing import CloudRoute
 from orchestrator.dispatch.counting import reserved_prompt_tokens
 from orchestrator.dispatch.endpoint import CloudConfig
 from orchestrator.dispatch.outbound import OutboundPass
-from orchestrator.dispatch.prices import dearest_nanos
+from orchestrator.dispatch.prices import Price, dearest_nanos
 from orchestrator.fleet.registry_redis import StateError
 from orchestrator.identity.tenants_redis import BudgetRefusal, Reservation
 from shoal.errors import Reason, ShoalError
@@ -56,8 +55,8 @@ class Spending:
         self._ledger = ledger
         self._default_max_tokens = config.default_max_tokens
 
-    async def reserve(self, outbound: OutboundPass, routes: Sequence[CloudRoute]) -> Allowance:
-        """Set aside what the request can cost at the dearest of `routes`.
+    async def reserve(self, outbound: OutboundPass, prices: Sequence[Price | None]) -> Allowance:
+        """Set aside what the request can cost at the dearest of `prices`; None: it states none.
 
         Raises BUDGET_EXCEEDED (402), or NO_DEVICE (503) when it cannot be known.
         """
@@ -65,7 +64,6 @@ class Spending:
         max_tokens = self._max_tokens(request, has_budget=outbound.policy.budgets.any)
         prompt_tokens = reserved_prompt_tokens(request)
         completion_tokens = max_tokens or self._default_max_tokens
-        prices = [route.model.price for route in routes]
         nanos = dearest_nanos(prices, prompt_tokens, completion_tokens)
         try:
             async with asyncio.timeout(_LEDGER_TIMEOUT_S):
@@ -106,9 +104,9 @@ def _refused(tenant: str, refused: BudgetRefusal, *, priced: bool) -> ShoalError
     if not priced and budget.startswith("money"):
         return ShoalError(
             Reason.BUDGET_EXCEEDED,
-            f"The tenant '{tenant}' has the budget '{budget}', and an endpoint of this model "
-            "states no price, so nothing is sent there. An admin adds the price to the cloud's "
-            "configuration.",
+            f"The tenant '{tenant}' has the budget '{budget}', and an endpoint or node of this "
+            "model states no price, so nothing is sent there. An admin adds the price to the "
+            "cloud's configuration.",
         )
     return ShoalError(
         Reason.BUDGET_EXCEEDED,

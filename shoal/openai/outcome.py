@@ -81,7 +81,7 @@ class Outcome:
         """Tokens and money of every tier that worked for the answer."""
         uses = dict(self.uses)
         if self.finished is not None and self.finished.HasField("speculated"):
-            return uses | drafted_uses(self.finished)
+            return drafted_uses(self.finished) | uses
         if self.finished is not None and self.tier not in uses:
             usage = self.finished.usage
             uses[self.tier] = TierUse(usage.prompt_tokens, usage.completion_tokens)
