@@ -1,0 +1,123 @@
+"""Drafted models through a real gateway: budgets, pins; a scripted edge, a real endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from orchestrator.dispatch.endpoint import CloudConfig, CloudEndpoint, CloudModel, RetryLimits
+from orchestrator.dispatch.prices import Price
+from orchestrator.dispatch.speculative_models import DraftedModel
+from shoal.v1 import inference_pb2 as pb
+from tests.harness.cloud_upstream import Upstream, running_upstream
+from tests.harness.gateway_rig import MODEL, GatewayRig, fail, finished, placed, running_gateway
+from tests.harness.redis_server import running_redis
+
+BODY: dict[str, Any] = {
+    "model": "big",
+    "messages": [{"role": "user", "content": "hi"}],
+    "max_tokens": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def state_url() -> Iterator[str]:
+    with running_redis() as url:
+        yield url
+
+
+@pytest.fixture
+async def upstream() -> AsyncIterator[Upstream]:
+    async with running_upstream() as running:
+        yield running
+
+
+async def drafts(request: pb.GenerateRequest) -> AsyncIterator[pb.SequenceUpdate]:
+    """A device that drafts three of five tokens; without a verifier it says all itself."""
+    yield pb.SequenceUpdate(placed=placed())
+    yield pb.SequenceUpdate(admitted=pb.Admitted(prompt_tokens=11))
+    end = finished(5)
+    if request.HasField("speculation"):
+        end.speculated.mode = "speculative"
+        end.speculated.target = request.speculation.target
+        end.speculated.tokens_by_tier.update({"edge": 3, "cloud": 2})
+    yield pb.SequenceUpdate(delta=pb.Delta(text="drafted", tokens=[1] * 5), finished=end)
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path, state_url: str, *, price: Price | None = None, upstream: Upstream | None = None
+) -> AsyncIterator[tuple[GatewayRig, httpx.AsyncClient]]:
+    """With an upstream it serves the drafted model, too, and dearly."""
+    dear = CloudModel("big", "big", 70 * 10**9, price=Price(Decimal(1), Decimal(10**5)))
+    cloud = CloudConfig(
+        (CloudEndpoint("above", upstream.url, (dear,)),) if upstream else (),
+        retry=RetryLimits(max_tries=1, max_wait_s=0.01),
+        drafted=(DraftedModel("big", MODEL, "10.0.0.5:8600", "cloud", price=price),),
+    )
+    async with running_gateway(folder, state_url, cloud=cloud) as rig:
+        rig.hub.script = drafts
+        headers = {"authorization": f"Bearer {rig.key}"}
+        async with httpx.AsyncClient(base_url=rig.url, headers=headers, trust_env=False) as http:
+            yield rig, http
+
+
+async def budget(rig: GatewayRig, http: httpx.AsyncClient, **limits: float) -> dict[str, Any]:
+    """Set acme's policy; what is told of it."""
+    admin = {"authorization": f"Bearer {rig.admin_key}"}
+    path = "/shoal/v1/tenants/acme"
+    if limits:
+        put = await http.put(path, json={"privacy": "any", **limits}, headers=admin)
+        assert put.status_code == 200, put.text
+    return dict((await http.get(path, headers=admin)).json())
+
+
+async def test_budget_covers_what_a_node_gives(tmp_path: Path, state_url: str) -> None:
+    price = Price(Decimal(1), Decimal(2))
+    async with gateway(tmp_path, state_url, price=price) as (rig, http):
+        before = (await budget(rig, http, tokens_per_day=10**6))["spent"]
+        served = await http.post("/v1/chat/completions", json=BODY)
+        assert served.status_code == 200, served.text
+        told = served.json()["shoal"]
+        assert told["tokens_by_tier"] == {
+            "cloud": {"prompt": 11, "completion": 2},
+            "edge": {"prompt": 11, "completion": 3},
+        }
+        assert told["money_by_tier"] == {"cloud": {"amount": 15e-6, "currency": "USD"}}
+        spent = (await budget(rig, http))["spent"]
+        assert spent["tokens_per_day"] - before["tokens_per_day"] == 13
+        await budget(rig, http, tokens_per_day=spent["tokens_per_day"] + 5)
+        refused = await http.post("/v1/chat/completions", json=BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
+        assert len(rig.hub.requests) == 1
+
+
+async def test_node_without_a_price_is_closed_to_budgets_of_money(
+    tmp_path: Path, state_url: str
+) -> None:
+    async with gateway(tmp_path, state_url) as (rig, http):
+        await budget(rig, http, money_per_day=10**6)
+        refused = await http.post("/v1/chat/completions", json=BODY)
+        assert refused.status_code == 402
+        assert "states no price" in refused.json()["error"]["message"]
+        assert rig.hub.requests == []
+
+
+async def test_lost_node_and_used_up_budget_end_as_402(
+    tmp_path: Path, state_url: str, upstream: Upstream
+) -> None:
+    price = Price(Decimal(1), Decimal(1))
+    async with gateway(tmp_path, state_url, price=price, upstream=upstream) as (rig, http):
+        rig.hub.script = lambda request: fail(pb.FAILURE_REASON_UPSTREAM)
+        money = (await budget(rig, http))["spent"].get("money_per_day", 0)
+        await budget(rig, http, money_per_day=money + 0.01)
+        refused = await http.post("/v1/chat/completions", json=BODY)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
+        assert len(rig.hub.requests) == 1
+        assert upstream.bodies == []
