@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from agent.calibration.choosing import Outcome
+from agent.calibration.choosing import Outcome, why_none
 from agent.calibration.in_use import with_kv
 from agent.calibration.kv_types import KvWish
 from agent.calibration.measuring import LIMIT_S, calibrate
@@ -44,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     key = key_of(detect(), files)
     choice = None if given.again else store.find(name, key)
     cached = choice is not None
+    tried: list[Outcome] = []
     if choice is None:
-        tried: list[Outcome] = []
 
         def told(outcome: Outcome) -> None:
             tried.append(outcome)
@@ -54,8 +54,10 @@ def main(arguments: Sequence[str]) -> int:
         choice = asyncio.run(calibrate(files, given.limit_s, told))
         if choice is not None:
             store.keep(name, key, choice, tried)
+        else:
+            store.keep_failure(name, key, given.limit_s, tried)
     if choice is None:
-        sys.stderr.write(f"no candidate of {name} serves on this device\n")
+        sys.stderr.write(f"{name} is not calibrated: {why_none(tried, given.limit_s)}\n")
         return _NOTHING_SERVES
     choice = with_kv(choice, KvWish(given.slots, given.context))
     _say(

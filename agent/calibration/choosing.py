@@ -40,6 +40,7 @@ class Outcome:
     """What became of a candidate; `failure` empty: it served, at these tokens a second.
 
     `invariant`, `any_cut`: its text depended on no batch, and on no cut of its prompt.
+    `lacks`: `time` or `memory`, where it failed for want of that.
     """
 
     candidate: Candidate
@@ -49,6 +50,7 @@ class Outcome:
     decode_batch: tuple[float, ...] = ()
     invariant: bool = False
     any_cut: bool = False
+    lacks: str = ""
 
     @property
     def serves(self) -> bool:
@@ -90,6 +92,15 @@ def best(outcomes: Iterable[Outcome]) -> Outcome | None:
     limit_s = min(each.seconds for each in serving) * _NEAR
     near = [each for each in serving if each.seconds <= limit_s]
     return min(near, key=lambda each: (-each.size_bytes, each.seconds))
+
+
+def why_none(tried: Sequence[Outcome], limit_s: float) -> str:
+    """Why none of the tried serves, in words; for want of time it names the option."""
+    if any(each.lacks == "time" for each in tried):
+        return f"{limit_s:g} s are too short to measure it here; give it more with --limit-s"
+    if any(each.lacks == "memory" for each in tried):
+        return "there is not enough free memory to try it"
+    return "no candidate serves on this device"
 
 
 def slots_for(decode_batch: Sequence[float]) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import structlog
 
-from agent.calibration.choosing import Outcome
+from agent.calibration.choosing import Outcome, why_none
 from agent.calibration.measuring import LIMIT_S, calibrate
 from agent.calibration.store import CalibrationStore
 from shoal.tasks import cancelled
@@ -92,12 +92,15 @@ async def _measure(
         choice = work.result()
         if choice is not None:
             store.keep(model.name, model.key, choice, tried)
+        else:
+            store.keep_failure(model.name, model.key, limit_s, tried)
     except OSError as error:  # a file that is gone, a full disk: the device goes on serving
         log.warning("not_calibrated", model=model.name, why=str(error))
         return True
     failures = [f"{each.candidate}: {each.failure}" for each in tried if each.failure]
     if choice is None:
-        log.warning("not_calibrated", model=model.name, tried=failures)
+        why = why_none(tried, limit_s)
+        log.warning("not_calibrated", model=model.name, why=why, tried=failures)
     else:
         log.info("calibration_kept", model=model.name, choice=str(choice), failed=failures)
     return True

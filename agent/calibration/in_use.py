@@ -11,6 +11,7 @@ import structlog
 from agent.calibration.choosing import Choice
 from agent.calibration.idle import Uncalibrated
 from agent.calibration.kv_types import KvType, KvWish, choose_kv_type, shortage_of_f16
+from agent.calibration.measuring import LIMIT_S
 from agent.calibration.store import CalibrationStore, key_of, variants
 from agent.hardware.memory import read_memory
 from agent.hardware.report import Capabilities
@@ -26,12 +27,18 @@ log = structlog.get_logger()
 def calibrated(
     config: AgentConfig, capabilities: Capabilities
 ) -> tuple[dict[str, Choice], list[Uncalibrated]]:
-    """What was found for just this hardware, version and these files, by model; and the rest."""
+    """What was found for just this hardware, version and these files, by model; and the rest.
+
+    Of neither is what could not be calibrated in the usual time, and would not be now.
+    """
     store, choices, uncalibrated = CalibrationStore(config.home), {}, []
     for argument in config.models:
         files = variants(argument, config.models_dir)
         name, key = catalogue_name(files[0]), key_of(capabilities, files)
         choice = store.find(name, key)
+        if choice is None and (why := store.failed(name, key, LIMIT_S)):
+            log.info("not_calibrated", model=name, why=why)
+            continue
         if choice is None:
             uncalibrated.append(Uncalibrated(name, key, files))
             continue

@@ -62,10 +62,11 @@ async def calibrate(
 
 async def _try(candidate: Candidate, left_s: float) -> Outcome:
     if left_s <= 0:
-        return Outcome(candidate, "not tried: the time is over")
+        return Outcome(candidate, "not tried: the time is over", lacks="time")
     missing_bytes = _missing_bytes(candidate.file)
     if missing_bytes > 0:
-        return Outcome(candidate, f"not tried: {missing_bytes // MIB + 1} MiB of memory short")
+        short = f"not tried: {missing_bytes // MIB + 1} MiB of memory short"
+        return Outcome(candidate, short, lacks="memory")
     return await try_candidate(candidate, left_s)
 
 

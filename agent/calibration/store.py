@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from agent.calibration.choosing import Choice, Outcome
+from agent.calibration.choosing import Choice, Outcome, why_none
 from agent.calibration.kv_types import KvTried
 from agent.hardware.report import Capabilities
 from agent.rpc.model_files import find_model
@@ -48,7 +48,7 @@ def variants(argument: str, models_dir: Path) -> list[Path]:
 
 
 class CalibrationStore:
-    """One JSON file: model name -> key and choice."""
+    """One JSON file: model name -> key, and the choice or why there is none."""
 
     def __init__(self, home: Path) -> None:
         self._file = home / FILE
@@ -70,15 +70,45 @@ class CalibrationStore:
             return None
         return choice if choice.file.is_file() else None
 
+    def failed(self, model: str, key: str, limit_s: float) -> str:
+        """Why just this could not be calibrated in so much time; empty: that is not known."""
+        row = self._read().get(model)
+        if not isinstance(row, dict) or row.get("key") != key or "failure" not in row:
+            return ""
+        for_want_of_time_s = row.get("too_short_s")
+        if isinstance(for_want_of_time_s, (int, float)) and for_want_of_time_s < limit_s:
+            return ""
+        return str(row["failure"])
+
     def keep(self, model: str, key: str, choice: Choice, tried: Sequence[Outcome]) -> None:
         """Write the choice and what became of each candidate; the file is replaced at once."""
-        rows = self._read()
-        rows[model] = {
+        row = {
             "key": key,
             "file": str(choice.file),
             "threads": choice.threads,
             "slots": choice.slots,
             "kv": asdict(choice.tried),
+        }
+        self._write(model, row, tried)
+
+    def keep_failure(self, model: str, key: str, limit_s: float, tried: Sequence[Outcome]) -> None:
+        """Write that none served, so that it is not measured again at each start.
+
+        What an earlier calibration of just this found stays. Nothing is written for want of
+        memory, of which more may be free the next time.
+        """
+        lacks = {each.lacks for each in tried}
+        if self.find(model, key) is not None or "memory" in lacks:
+            return
+        row: dict[str, object] = {"key": key, "failure": why_none(tried, limit_s)}
+        if "time" in lacks:
+            row["too_short_s"] = limit_s
+        self._write(model, row, tried)
+
+    def _write(self, model: str, row: Mapping[str, object], tried: Sequence[Outcome]) -> None:
+        rows = self._read()
+        rows[model] = {
+            **row,
             "tried": [
                 {
                     "candidate": str(outcome.candidate),

@@ -51,7 +51,7 @@ async def try_candidate(candidate: Candidate, limit_s: float) -> Outcome:
                 return _outcome(candidate, ready.result())
             if ended.done():
                 return Outcome(candidate, ended.result())
-            return Outcome(candidate, f"not ready within {limit_s:.0f} s")
+            return Outcome(candidate, f"not ready within {limit_s:.1f} s", lacks="time")
         finally:
             ready.cancel()
             process.signal(signal.SIGKILL)

@@ -40,16 +40,21 @@ def agent_status(
     for agent in agents:
         answer.print(f"[bold]{agent['name']}[/bold]  {agent['device_id']}  {agent['state_dir']}")
         for model, row in agent["calibrated"].items():
-            threads = row["threads"] or "all"
-            chosen = f"{Path(row['file']).name}, {threads} threads, {row['slots']} slots"
-            chosen += f"; q8_0 KV: {_q8_0_text(row.get('kv') or {})}"
-            answer.print(f"  calibrated: {model}: {chosen}", markup=False, soft_wrap=True)
+            answer.print(f"  {_calibrated_text(model, row)}", markup=False, soft_wrap=True)
         local = agent["local_api"]
         if local is None:
             answer.print("  local API: off, or the agent does not run")
             continue
         answer.print(f"  local API: {local['url']}  {'answers' if local['answers'] else 'silent'}")
         answer.print(f"  key: {local['key'] or 'not readable'}", markup=False, soft_wrap=True)
+
+
+def _calibrated_text(model: str, row: dict[str, Any]) -> str:
+    if "failure" in row:
+        return f"not calibrated: {model}: {row['failure']}"
+    threads = row["threads"] or "all"
+    chosen = f"{Path(row['file']).name}, {threads} threads, {row['slots']} slots"
+    return f"calibrated: {model}: {chosen}; q8_0 KV: {_q8_0_text(row.get('kv') or {})}"
 
 
 def _q8_0_text(kv: dict[str, Any]) -> str:

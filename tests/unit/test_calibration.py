@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.calibration import measuring
+from agent.calibration.__main__ import main
 from agent.calibration.choosing import (
     Candidate,
     Choice,
@@ -17,12 +18,14 @@ from agent.calibration.choosing import (
     thread_counts,
 )
 from agent.calibration.idle import IdleTerms, Uncalibrated, calibrate_when_idle
+from agent.calibration.in_use import calibrated
 from agent.calibration.kv_types import KvTried, choose_kv_type
-from agent.calibration.measuring import calibrate
+from agent.calibration.measuring import LIMIT_S, calibrate
 from agent.calibration.store import FILE, CalibrationStore, key_of, variants
 from agent.calibration.trial import try_candidate
 from agent.hardware.memory import Memory
 from agent.hardware.report import detect
+from agent.session.config import read_config
 
 # As it was kept before KV types were compared.
 ROW_WITHOUT_KV = '{"tiny-1m": {"key": "k", "file": "/", "threads": null, "slots": 4}}'
@@ -210,3 +213,51 @@ async def test_calibration_waits_for_quiet_and_gives_way_to_a_request(tmp_path: 
         await calibrate_when_idle(wanted, store, is_idle, terms)
     assert next(looks, None) is None  # it was put off, and came back
     assert store.find("bad-1m", "key") is None
+
+
+async def test_too_short_a_time_is_told_and_not_tried_again_until_there_is_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "Tiny-1M.Q4_0.gguf"
+    file.write_bytes(b"weights")
+    given = ["--home", str(tmp_path), "--model", str(file), "--limit-s", "0.001"]
+    assert await asyncio.to_thread(main, given) == 1
+    assert "0.001 s are too short" in (told := capsys.readouterr().err)
+    assert "--limit-s" in told
+    store, key = CalibrationStore(tmp_path), key_of(detect(), [file])
+    assert "too short" in store.failed("tiny-1m", key, 0.001)
+    assert not store.failed("tiny-1m", key, 30.0)
+    assert not store.failed("tiny-1m", "another device's", 0.001)
+    config = read_config(["--home", str(tmp_path), "--model", str(file)])
+    assert len(calibrated(config, detect())[1]) == 1
+    tried = [Outcome(Candidate(file), "not ready within 30 s", lacks="time")]
+    store.keep_failure("tiny-1m", key, LIMIT_S, tried)
+    assert calibrated(config, detect()) == ({}, [])
+
+
+async def test_what_cannot_be_loaded_is_measured_once_and_not_at_each_start(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "Bad-1M.Q4_0.gguf"
+    file.write_bytes(b"no model at all")
+    config = read_config(["--home", str(tmp_path), "--model", str(file)])
+    _, unknown = calibrated(config, detect())
+    async with asyncio.timeout(120):
+        terms = IdleTerms(quiet_s=0.01, limit_s=60.0, busy_percent=100.0)
+        await calibrate_when_idle(unknown, CalibrationStore(tmp_path), lambda: True, terms)
+    assert calibrated(config, detect()) == ({}, [])
+    file.write_bytes(b"another that is none")
+    assert len(calibrated(config, detect())[1]) == 1
+
+
+def test_a_failure_replaces_no_calibration_and_want_of_memory_is_not_kept(tmp_path: Path) -> None:
+    store, file = CalibrationStore(tmp_path), tmp_path / "Tiny-1M.Q4_0.gguf"
+    file.write_bytes(b"weights")
+    short = Outcome(Candidate(file), "not tried: 256 MiB of memory short", lacks="memory")
+    store.keep_failure("tiny-1m", "k", 30.0, [short])
+    assert not store.failed("tiny-1m", "k", 30.0)
+    choice = Choice(file, None, 4, KvTried(1.5, 2.5, invariant=True))
+    store.keep("tiny-1m", "k", choice, [])
+    late = Outcome(Candidate(file), "not ready within 1 s", lacks="time")
+    store.keep_failure("tiny-1m", "k", 1.0, [late])
+    assert store.find("tiny-1m", "k") == choice

@@ -126,3 +126,14 @@ def test_agent_is_run_with_the_kv_types_that_it_takes(
     code, told = refused(*run, "--state-dir", "x" * 300)
     assert code == 2
     assert "--state-dir" in told
+
+
+def test_status_tells_what_was_calibrated_and_why_something_was_not(prefix: Path) -> None:
+    home = joined(prefix / "state", "pi-7")
+    kept = {"file": "/m/A.Q4_0.gguf", "threads": None, "slots": 4, "kv": {"failure": "killed"}}
+    rows = {"a": kept, "b": {"failure": "30 s are too short"}}
+    (home / "calibration.json").write_text(json.dumps(rows))
+    code, told = refused("status")
+    assert code == 0
+    assert "calibrated: a: A.Q4_0.gguf, all threads, 4 slots; q8_0 KV: killed" in told
+    assert "not calibrated: b: 30 s are too short" in told
