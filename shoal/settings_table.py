@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 SHORTEST_S = 0.001
 A_DAY_S = 86_400.0
 _MAX_CHARACTERS = 512
+_SECRET = re.compile(r"[!-~]{1,4096}")
+_NUMBERS = re.compile(r"[0-9.]+")
 _HOST = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9._-]*[A-Za-z0-9_])?\.?")
 
 
@@ -79,9 +81,18 @@ class Table:
             raise self.fails(name, f"a string of at most {_MAX_CHARACTERS} characters")
         return value
 
+    def list_of(self, name: str) -> list[Any]:
+        """The rows of `[[name]]` below this table, each still to be read; none without it."""
+        return tables(self._row.get(name, []), name)
+
+    def part(self, name: str) -> object:
+        """The table `[name]` below this one, still to be read; empty without it."""
+        return self._row.get(name, {})
+
     def texts(self, name: str) -> tuple[str, ...]:
-        """A list of texts, each once; empty without the field."""
+        """A text or a list of texts, each once; empty without the field."""
         values = self._row.get(name, [])
+        values = [values] if isinstance(values, str) else values
         if not isinstance(values, list):
             raise self.fails(name, "a list of strings")
         read = tuple(Table({name: each}, self.where, {name}).text(name) for each in values)
@@ -105,7 +116,7 @@ class Table:
         """An http(s) address without a last slash, credentials, query and fragment."""
         value = self.text(name).rstrip("/")
         if "@" in value.partition("://")[2].partition("/")[0]:
-            raise self.fails(name, "an address without credentials; use 'key_file'")
+            raise self.fails(name, "an address without credentials; use a key file")
         try:
             parts = urlsplit(value)
             valid = parts.scheme in ("http", "https") and parts.port != 0
@@ -139,8 +150,7 @@ def tables(value: object, name: str) -> list[Any]:
 
 def one_line_secret(value: object, what: str) -> str:
     """A key as an HTTP header takes it: visible ASCII, one line, not empty."""
-    valid = isinstance(value, str) and value and value.isascii()
-    if not isinstance(value, str) or not valid or not all("!" <= each <= "~" for each in value):
+    if not isinstance(value, str) or not _SECRET.fullmatch(value):
         raise SettingError(
             f"{what} must hold one key: a line of visible ASCII characters without spaces."
         )
@@ -148,14 +158,12 @@ def one_line_secret(value: object, what: str) -> str:
 
 
 def _is_host(host: str) -> bool:
-    """Whether it is a name or an IP address; names of other alphabets are checked as IDNA."""
-    if ":" in host:
-        try:
-            return bool(ipaddress.IPv6Address(host))
-        except ValueError:
-            return False
+    """Whether it is a name in ASCII or an IP address."""
     try:
-        ascii_host = host if host.isascii() else host.encode("idna").decode()
-    except UnicodeError:
+        if ":" in host:
+            return bool(ipaddress.IPv6Address(host))
+        if _NUMBERS.fullmatch(host):
+            return bool(ipaddress.IPv4Address(host))
+    except ValueError:
         return False
-    return ".." not in host and bool(_HOST.fullmatch(ascii_host))
+    return ".." not in host and bool(_HOST.fullmatch(host))

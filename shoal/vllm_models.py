@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal.hosted import NAME, PATH_PREFIX
+from shoal.settings_table import A_DAY_S, SettingError, Table, tables
 
 # GiB of one accelerator under Ray's name of it, by the makers' data sheets; of those that come
 # in several sizes the smallest.
@@ -22,11 +23,14 @@ _GPU_SHARE = 0.9
 _WEIGHTS_SHARE = 0.75
 _GIB = 2**30
 _TEXTS = {"name", "source", "accelerator", "url"}
+# Least and most.
 _WHOLE = {
-    "num_parameters": 1, "context_tokens": 256, "gpus": 1, "min_replicas": 0, "max_replicas": 1,
-    "requests_per_replica": 1,
+    "num_parameters": (1, 10**15), "context_tokens": (256, 2**31 - 1), "gpus": (1, 4_096),
+    "min_replicas": (0, 10_000), "max_replicas": (1, 10_000), "requests_per_replica": (1, 100_000),
 }  # fmt: skip
-_NUMBERS = {"bytes_per_parameter": 0.1, "idle_s": 1.0, "cold_start_s": 1.0}
+_NUMBERS = {
+    "bytes_per_parameter": (0.1, 16.0), "idle_s": (1.0, A_DAY_S), "cold_start_s": (1.0, A_DAY_S),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,40 +76,42 @@ class VllmModel:
 
 
 def vllm_models(rows: object) -> tuple[VllmModel, ...]:
-    """The models of the tables. Raises ValueError, which names the setting and the remedy."""
-    if not isinstance(rows, list):
-        raise ValueError("'vllm' must be a list of tables.")
-    models = tuple(_model(row) for row in rows)
+    """The models of the tables. Raises SettingError, which names the setting and the remedy."""
+    models = tuple(_model(row) for row in tables(rows, "vllm"))
     if len({model.name for model in models}) < len(models):
-        raise ValueError("vllm: two tables have the same 'name'; give each its own.")
+        raise SettingError("vllm: two tables have the same 'name'; give each its own.")
     return models
 
 
-def _model(row: Any) -> VllmModel:
-    known = {*_TEXTS, *_WHOLE, *_NUMBERS, "own"}
-    if not isinstance(row, dict) or not set(row) <= known:
-        raise ValueError(f"vllm: a table of {', '.join(sorted(known))} is needed.")
-    for field in sorted(_TEXTS):
-        if not isinstance(row.get(field), str) or not row[field]:
-            raise ValueError(f"vllm: '{field}' must be a string that is not empty.")
-    name = row["name"]
-    if not isinstance(row.get("own", False), bool):
-        raise ValueError(f"vllm {name}: 'own' must be true or false.")
+def _model(row: object) -> VllmModel:
+    table = Table(row, "vllm", {*_TEXTS, *_WHOLE, *_NUMBERS, "own"})
+    name = table.text("name")
     if not NAME.fullmatch(name):
-        raise ValueError(f"vllm: 'name' {name!r} must be of letters, digits, '.', '_' and '-'.")
-    if "num_parameters" not in row:
-        raise ValueError(f"vllm {name}: 'num_parameters' is needed.")
-    for field, least in {**_WHOLE, **_NUMBERS}.items():
-        value = row.get(field, least)
-        kind = int if field in _WHOLE else int | float
-        if isinstance(value, bool) or not isinstance(value, kind) or value < least:
-            raise ValueError(f"vllm {name}: '{field}' must be a number of at least {least}.")
-    if row["accelerator"] not in MEMORY_GIB and "gpus" not in row:
-        raise ValueError(
-            f"vllm {name}: the memory of '{row['accelerator']}' is not known here; say how many "
+        raise table.fails("name", f"of letters, digits, '.', '_' and '-', which {name!r} is not")
+    table.where = f"vllm {name}"
+    if "num_parameters" not in table:
+        raise SettingError(f"{table.where}: 'num_parameters' is needed.")
+    whole: dict[str, Any] = {
+        each: table.whole(each, None, *_WHOLE[each]) for each in _WHOLE if each in table
+    }
+    numbers: dict[str, Any] = {
+        each: table.number(each, 0.0, *_NUMBERS[each]) for each in _NUMBERS if each in table
+    }
+    accelerator = table.text("accelerator")
+    if accelerator not in MEMORY_GIB and "gpus" not in table:
+        raise SettingError(
+            f"{table.where}: the memory of '{accelerator}' is not known here; say how many "
             f"'gpus' a replica needs, or name one of {', '.join(MEMORY_GIB)}."
         )
-    model = VllmModel(**row)
+    model = VllmModel(
+        name=name,
+        source=table.text("source"),
+        accelerator=accelerator,
+        url=table.url("url"),
+        own=table.flag("own"),
+        **whole,
+        **numbers,
+    )
     if model.min_replicas > model.max_replicas:
-        raise ValueError(f"vllm {name}: 'min_replicas' is above 'max_replicas'.")
+        raise SettingError(f"{table.where}: 'min_replicas' is above 'max_replicas'.")
     return model

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
 import tomllib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import fields
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from orchestrator.dispatch.breaker import BreakerLimits
 from orchestrator.dispatch.cascade.config import cascade_policies
-from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.endpoint import (
     CloudConfig,
     CloudEndpoint,
@@ -24,32 +24,31 @@ from orchestrator.dispatch.endpoint import (
     RetryLimits,
     Timeouts,
 )
-from orchestrator.dispatch.prices import Price
-from orchestrator.dispatch.speculative_models import DraftedModel, drafted_models
+from orchestrator.dispatch.prices import PRICE_FIELDS, price_of
+from orchestrator.dispatch.speculative_models import drafted_models
 from orchestrator.request import Privacy
-from shoal.hosted import HostedModel
 from shoal.hosted_tables import hosted_models
-from shoal.settings_table import SettingError, Table
-from shoal.vllm_models import VllmModel, vllm_models
+from shoal.settings_table import SettingError, Table, one_line_secret
+from shoal.vllm_models import vllm_models
 
 _Limits = TypeVar("_Limits")
 
 DETECTORS = ("presidio",)
-_NOTHING = "needs at least one [[endpoint]], [[drafted]], [[hosted]] or [[vllm]]."
+_PARTS = ("endpoint", "drafted", "hosted", "vllm", "cascade")
+_NOTHING = "needs at least one [[endpoint]], [[drafted]], [[hosted]], [[vllm]] or [[cascade]]."
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_TOP = {
-    "endpoint", "currency", "retry", "privacy", "default_max_tokens", "cascade", "drafted",
-    "hosted", "vllm",
-}  # fmt: skip
+_TOP = {*_PARTS, "currency", "retry", "privacy", "default_max_tokens"}
+_KEYS = ("key", "key_file", "key_env")
 _ENDPOINT = {
-    "name", "url", "key", "key_file", "key_env", "model", "priority", "weight", "timeouts",
-    "breaker", "ca_file", "max_connections",
+    *_KEYS, "name", "url", "model", "priority", "weight", "timeouts", "breaker", "ca_file",
+    "max_connections",
 }  # fmt: skip
 _MODEL = {
-    "name", "upstream", "num_parameters", "context_tokens", "input_per_million",
-    "output_per_million", "priority", "weight",
+    *PRICE_FIELDS, "name", "upstream", "num_parameters", "context_tokens", "priority", "weight",
 }  # fmt: skip
 _PRIVACY = {"detector", "raises_to", "entities", "min_score", "timeout_s"}
+_MOST_PRIORITY = 1_000_000
+_MOST_TOKENS = 2**31 - 1
 
 
 class CloudConfigError(ValueError):
@@ -65,123 +64,100 @@ def load_cloud_config(path: Path) -> CloudConfig:
     try:
         text = path.read_text(encoding="utf-8")
         data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CloudConfigError(f"{path}: cannot be read: {error}") from error
     try:
-        return _config(data, path.parent)
-    except (CloudConfigError, SettingError) as error:
-        raise CloudConfigError(f"{path}: {error}") from error.__cause__
+        return _config(data, path.absolute().parent)
+    except ValueError as error:
+        raise CloudConfigError(f"{path}: {error}") from error
 
 
-def _config(data: object, folder: Path) -> CloudConfig:
-    rows = data.get("endpoint", []) if isinstance(data, dict) else None
-    if not isinstance(data, dict) or not isinstance(rows, list):
-        raise CloudConfigError(_NOTHING)
-    if not any(data.get(name) for name in ("endpoint", "drafted", "hosted", "vllm")):
-        raise CloudConfigError(_NOTHING)
-    _known(data, _TOP, "the file")
-    endpoints = tuple(_endpoint(_table(row, "endpoint"), folder) for row in rows)
-    names = [endpoint.name for endpoint in endpoints]
-    if len(set(names)) < len(names):
-        raise CloudConfigError("two endpoints have the same name; give each its own 'name'.")
-    currency = data.get("currency", "USD")
-    if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
-        raise CloudConfigError("'currency' must be three capital letters, as in \"EUR\".")
-    return CloudConfig(
-        endpoints=endpoints,
+def _config(data: Any, folder: Path) -> CloudConfig:
+    if not isinstance(data, dict) or not (any(map(data.get, _PARTS)) or "privacy" in data):
+        raise SettingError(_NOTHING)
+    top = Table(data, "the file", _TOP)
+    currency = top.text("currency", "USD")
+    if not _CURRENCY.fullmatch(currency):
+        raise top.fails("currency", 'three capital letters, as in "EUR"')
+    config = CloudConfig(
+        endpoints=tuple(_endpoint(row, folder) for row in top.list_of("endpoint")),
         currency=currency,
-        retry=_limits(RetryLimits, data.get("retry", {}), "retry"),
-        detector=_detector(data["privacy"]) if "privacy" in data else DetectorSettings(),
-        default_max_tokens=int(_number(data, "default_max_tokens", 4_096)),
-        drafted=_drafted(data.get("drafted", [])),
-        cascades=_cascades(data.get("cascade", [])),
-        hosted=_hosted(data.get("hosted", []), folder),
-        vllm=_vllm(data.get("vllm", [])),
+        retry=_limits(RetryLimits, top, "retry"),
+        detector=_detector(top.part("privacy")) if "privacy" in top else DetectorSettings(),
+        default_max_tokens=top.whole("default_max_tokens", 4_096, 1, _MOST_TOKENS),
+        drafted=drafted_models(top.list_of("drafted")),
+        cascades=cascade_policies(top.list_of("cascade")),
+        hosted=hosted_models(top.list_of("hosted"), folder),
+        vllm=vllm_models(top.list_of("vllm")),
     )
+    _check_names(config)
+    return config
 
 
-def _cascades(rows: object) -> tuple[CascadePolicy, ...]:
-    try:
-        return cascade_policies(rows)
-    except ValueError as error:
-        raise CloudConfigError(str(error)) from error
+def _check_names(config: CloudConfig) -> None:
+    """Names that several tables may not share."""
+    ours = [f"hosted-{each.name}" for each in config.hosted]
+    ours += [f"vllm-{each.name}" for each in config.vllm]
+    twice = _twice([each.name for each in config.endpoints] + ours)
+    if twice:
+        raise SettingError(f"two endpoints have the same name, '{twice}'; give each its own.")
+    asked = [each.name for each in config.drafted] + [each.name for each in config.cascades]
+    twice = _twice(asked)
+    if twice:
+        raise SettingError(f"a [[cascade]] and a [[drafted]] have the same name, '{twice}'.")
 
 
-def _drafted(rows: object) -> tuple[DraftedModel, ...]:
-    try:
-        return drafted_models(rows)
-    except ValueError as error:
-        raise CloudConfigError(str(error)) from error
+def _twice(names: Iterable[str]) -> str:
+    """The first name that is there more than once; empty: none."""
+    return next((name for name, count in Counter(names).items() if count > 1), "")
 
 
-def _hosted(rows: object, folder: Path) -> tuple[HostedModel, ...]:
-    try:
-        return hosted_models(rows, folder)
-    except ValueError as error:
-        raise CloudConfigError(str(error)) from error
-
-
-def _vllm(rows: object) -> tuple[VllmModel, ...]:
-    try:
-        return vllm_models(rows)
-    except ValueError as error:
-        raise CloudConfigError(str(error)) from error
-
-
-def _endpoint(row: Mapping[str, Any], folder: Path) -> CloudEndpoint:
-    url = _text(row, "url").rstrip("/")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise CloudConfigError(f"endpoint url {url!r} is not an http(s) address.")
-    if parts.username or parts.password:
-        raise CloudConfigError("an endpoint's url must hold no credentials; use 'key_file'.")
-    _known(row, _ENDPOINT, f"endpoint {url}")
-    models = row.get("model")
-    if not isinstance(models, list) or not models:
-        raise CloudConfigError(f"endpoint {url}: needs at least one [[endpoint.model]].")
+def _endpoint(row: object, folder: Path) -> CloudEndpoint:
+    table = Table(row, "endpoint", _ENDPOINT)
+    url = table.url("url")
+    name = table.text("name", urlsplit(url).hostname)
+    table.where = f"endpoint {name}"
+    models = tuple(_model(each) for each in table.list_of("model"))
+    if not models:
+        raise SettingError(f"endpoint {name}: needs at least one [[endpoint.model]].")
+    twice = _twice(model.name for model in models)
+    if twice:
+        raise SettingError(f"endpoint {name}: has the model '{twice}' twice.")
     return CloudEndpoint(
-        name=str(row.get("name") or parts.hostname),
+        name=name,
         url=url,
-        models=tuple(_model(_table(model, "model")) for model in models),
-        key=_key(row, folder),
-        priority=_whole(row, "priority", 0),
-        weight=_number(row, "weight", 1.0),
-        timeouts=_limits(Timeouts, row.get("timeouts", {}), "timeouts"),
-        breaker=_limits(BreakerLimits, row.get("breaker", {}), "breaker"),
-        ca_file=folder / _text(row, "ca_file") if "ca_file" in row else None,
-        max_connections=int(_number(row, "max_connections", 256)),
+        models=models,
+        key=_key(table, folder),
+        priority=_priority(table),
+        weight=_weight(table),
+        timeouts=_limits(Timeouts, table, "timeouts"),
+        breaker=_limits(BreakerLimits, table, "breaker"),
+        ca_file=_ca_file(table, folder) if "ca_file" in table else None,
+        max_connections=table.whole("max_connections", 256, 1, 65_535),
     )
 
 
-def _model(row: Mapping[str, Any]) -> CloudModel:
-    name = _text(row, "name")
-    _known(row, _MODEL, f"model {name}")
-    num_parameters = row.get("num_parameters")
-    if not isinstance(num_parameters, int) or num_parameters <= 0:
-        raise CloudConfigError(f"model {name}: needs num_parameters, a whole number above 0.")
+def _model(row: object) -> CloudModel:
+    table = Table(row, "endpoint.model", _MODEL)
+    name = table.text("name")
+    table.where = f"model {name}"
     return CloudModel(
         name=name,
-        upstream=str(row.get("upstream") or name),
-        num_parameters=num_parameters,
-        context_tokens=_whole(row, "context_tokens", 0),
-        price=_price(row, name),
-        priority=_whole(row, "priority", 0) if "priority" in row else None,
-        weight=_number(row, "weight", 1.0) if "weight" in row else None,
+        upstream=table.text("upstream", name),
+        num_parameters=table.whole("num_parameters", None, 1, 10**15),
+        context_tokens=table.whole("context_tokens", 0, 0, _MOST_TOKENS),
+        price=price_of(table),
+        priority=_priority(table) if "priority" in table else None,
+        weight=_weight(table) if "weight" in table else None,
     )
 
 
-def _price(row: Mapping[str, Any], name: str) -> Price | None:
-    given = [row.get(field) for field in ("input_per_million", "output_per_million")]
-    if given == [None, None]:
-        return None
-    for value in given:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e6:
-            raise CloudConfigError(
-                f"model {name}: 'input_per_million' and 'output_per_million' must both be numbers "
-                "from 0."
-            )
-    # By way of the text: 0.1 is meant as it was written.
-    return Price(Decimal(str(given[0])), Decimal(str(given[1])))
+def _priority(table: Table) -> int:
+    return table.whole("priority", 0, -_MOST_PRIORITY, _MOST_PRIORITY)
+
+
+def _weight(table: Table) -> float:
+    return table.number("weight", 1.0, 1e-6, 1e6)
 
 
 def _detector(row: object) -> DetectorSettings:
@@ -202,61 +178,48 @@ def _detector(row: object) -> DetectorSettings:
     )
 
 
-def _key(row: Mapping[str, Any], folder: Path) -> str:
-    if "key_file" in row:
-        path = folder / _text(row, "key_file")
+def _key(table: Table, folder: Path) -> str:
+    given = [each for each in _KEYS if each in table]
+    if len(given) > 1:
+        raise SettingError(f"{table.where}: '{given[0]}' and '{given[1]}' are given; keep one.")
+    if "key_file" in table:
+        path = folder / table.text("key_file")
         try:
-            return path.read_text(encoding="utf-8").strip()
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise CloudConfigError(f"key_file cannot be read: {error}") from error
-    if "key_env" in row:
-        name = _text(row, "key_env")
+            raise table.fails("key_file", f"a file that can be read: {error}") from error
+        return one_line_secret(text.strip(), f"{table.where}: 'key_file', {path},")
+    if "key_env" in table:
+        name = table.text("key_env")
         key = os.environ.get(name)
         if not key:
-            raise CloudConfigError(f"the environment variable {name} (key_env) is not set.")
-        return key
-    return str(row.get("key", ""))
+            raise SettingError(
+                f"{table.where}: the environment variable {name} ('key_env') is not set."
+            )
+        return one_line_secret(key.strip(), f"{table.where}: the variable {name} ('key_env')")
+    return table.secret("key") if "key" in table else ""
 
 
-def _limits(kind: type[_Limits], row: object, name: str) -> _Limits:
-    """A dataclass of numbers above 0, its defaults for those that are not given."""
-    table = _table(row, name)
-    known = {field.name: field for field in fields(kind)}  # type: ignore[arg-type]
-    _known(table, set(known), name)
-    values = {key: _number(table, key, 1.0) for key in table}
-    whole = {key: int(value) for key, value in values.items() if known[key].type == "int"}
-    return kind(**(values | whole))
+def _ca_file(table: Table, folder: Path) -> Path:
+    path = folder / table.text("ca_file")
+    try:
+        ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise table.fails("ca_file", f"a file of PEM certificates; {path}: {error}") from error
+    return path
 
 
-def _known(row: Mapping[str, Any], known: set[str], where: str) -> None:
-    for name in row:
-        if name not in known:
-            listed = ", ".join(sorted(known))
-            raise CloudConfigError(f"{where}: '{name}' is unknown. Known: {listed}.")
-
-
-def _table(value: object, name: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise CloudConfigError(f"'{name}' must be a table.")
-    return value
-
-
-def _text(row: Mapping[str, Any], name: str) -> str:
-    value = row.get(name)
-    if not isinstance(value, str) or not value:
-        raise CloudConfigError(f"'{name}' must be a string that is not empty.")
-    return value
-
-
-def _whole(row: Mapping[str, Any], name: str, default: int) -> int:
-    value = row.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise CloudConfigError(f"'{name}' must be a whole number.")
-    return value
-
-
-def _number(row: Mapping[str, Any], name: str, default: float) -> float:
-    value = row.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise CloudConfigError(f"'{name}' must be a number above 0.")
-    return float(value)
+def _limits(kind: type[_Limits], table: Table, name: str) -> _Limits:
+    """A dataclass of whole numbers and seconds; its defaults for those that are not given."""
+    known = {field.name: field.type for field in fields(kind)}  # type: ignore[arg-type]
+    where = f"{table.where}, {name}"
+    limits = Table(table.part(name), where, known)
+    return kind(
+        **{
+            each: limits.whole(each, None, 1, _MOST_TOKENS)
+            if known[each] == "int"
+            else limits.seconds(each, 0.0)
+            for each in known
+            if each in limits
+        }
+    )

@@ -2,50 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
-from orchestrator.dispatch.cascade.policy import DELIVERIES, CascadePolicy
+from orchestrator.dispatch.cascade.policy import AUTO, DELIVERIES, CascadePolicy
+from shoal.settings_table import SettingError, Table, tables
 
-_SHARES = {"threshold", "audit_share", "explore_share"}
-_KNOWN = {each.name for each in fields(CascadePolicy)}
+_TYPES = {each.name: each.type for each in fields(CascadePolicy)}
+_MOST_TOKENS = 1_000_000
 
 
 def cascade_policies(rows: object) -> tuple[CascadePolicy, ...]:
-    """The policies; raises ValueError with what to change, also for unknown names."""
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError("'cascade' must be a list of tables, [[cascade]].")
-    policies = tuple(_policy(row) for row in rows)
+    """The policies; raises SettingError with what to change, also for unknown names."""
+    policies = tuple(_policy(row) for row in tables(rows, "cascade"))
     if len({each.name for each in policies}) < len(policies):
-        raise ValueError("two cascades have the same name; give each its own.")
+        raise SettingError("two cascades have the same name; give each its own.")
     return policies
 
 
-def _policy(row: dict[str, Any]) -> CascadePolicy:
-    policy = CascadePolicy()
-    for name, value in row.items():
-        policy = replace(policy, **{name: _value(name, value)})
-    if policy.delivery not in DELIVERIES:
-        raise ValueError(f"cascade: 'delivery' must be one of {', '.join(DELIVERIES)}.")
+def _policy(row: object) -> CascadePolicy:
+    table = Table(row, "cascade", _TYPES)
+    policy = CascadePolicy(**{name: _value(table, name) for name in _TYPES if name in table})
+    edge = policy.edge or ("" if policy.name == AUTO else policy.name)
+    if edge in policy.escalate_to:
+        raise table.fails("escalate_to", f"other models than '{edge}', which answers first")
     return policy
 
 
-def _value(name: str, value: object) -> Any:
-    if name not in _KNOWN:
-        raise ValueError(f"cascade: '{name}' is unknown. Known: {', '.join(sorted(_KNOWN))}.")
+def _value(table: Table, name: str) -> Any:
+    """By the type of the policy's field; numbers are seconds (`_s`) or shares."""
     if name == "escalate_to":
-        names = [value] if isinstance(value, str) else value
-        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-            raise ValueError("cascade: 'escalate_to' must be a model's name, or a list of them.")
-        return tuple(names)
-    if name in ("name", "edge", "delivery"):
-        if not isinstance(value, str) or not value:
-            raise ValueError(f"cascade: '{name}' must be a string that is not empty.")
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"cascade: '{name}' must be a number.")
-    if name in _SHARES and not 0 <= value <= 1:
-        raise ValueError(f"cascade: '{name}' must be from 0 to 1.")
-    if name not in _SHARES and value <= 0:
-        raise ValueError(f"cascade: '{name}' must be above 0.")
-    return int(value) if name == "hold_tokens" else float(value)
+        return table.texts(name)
+    if name == "delivery":
+        return table.choice(name, DELIVERIES)
+    if _TYPES[name] == "str":
+        return table.text(name)
+    if _TYPES[name] == "int":
+        return table.whole(name, None, 1, _MOST_TOKENS)
+    if _TYPES[name] == "bool":
+        return table.flag(name)
+    return table.seconds(name, 0.0) if name.endswith("_s") else table.number(name, 0.0, 0.0, 1.0)
