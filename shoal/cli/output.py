@@ -21,11 +21,13 @@ _PIPED_WIDTH = 1_000
 
 def answer_console() -> Console:
     """Where answers go: as wide as the terminal; whole lines in a pipe."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    width = None if sys.stdout.isatty() else _PIPED_WIDTH
+    return Console(highlight=False, emoji=False, width=width)
 
 
+# No emoji: `pip:PACKAGE:FILE` is what was typed, not a parcel.
 answer = answer_console()
-notes = Console(stderr=True, highlight=False)
+notes = Console(stderr=True, highlight=False, emoji=False)
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout.")]
 

@@ -1,13 +1,17 @@
 import json
+from pathlib import Path
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
+from shoal import cli
 from shoal.cli.commands import reported
 from shoal.cli.decisions import _two_lines_each
 from shoal.cli.exit_codes import CliError, ExitCode
-from shoal.cli.output import answer_console, bytes_text, joules_text, ms_text
+from shoal.cli.output import answer_console, bytes_text, joules_text, ms_text, notes
+
+CLI = Path(cli.__file__).parent
 
 
 def failing_app() -> typer.Typer:
@@ -58,6 +62,18 @@ def test_what_is_piped_is_not_cut_at_a_terminals_width(capsys) -> None:
     line = "a word " * 60
     answer_console().print(line)
     assert capsys.readouterr().out.splitlines() == [line]
+
+
+def test_what_stands_between_colons_is_no_emoji(capsys) -> None:
+    answer_console().print("pip:PACKAGE:FILE")
+    notes.print("[dim]pip:package:FILE[/dim]")
+    told = capsys.readouterr()
+    assert (told.out + told.err).split() == ["pip:PACKAGE:FILE", "pip:package:FILE"]
+
+
+def test_consoles_are_made_in_one_place() -> None:
+    made_in = [file for file in CLI.rglob("*.py") if "Console(" in file.read_text()]
+    assert made_in == [CLI / "output.py"]
 
 
 def test_a_decision_in_a_narrow_terminal_keeps_its_request_id_on_one_line() -> None:
