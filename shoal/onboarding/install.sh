@@ -11,6 +11,8 @@
 #   --model FILE|NAME  SHOAL_MODEL  what it serves; repeatable       [smollm2-135m-instruct]
 #   --companion FILE|URL#MODEL  SHOAL_COMPANION  a server on it that serves a model; repeatable
 #                                   (docs/companion.md); then only --model that is given is served too
+#                                   (`none` puts --model and --companion back to the default,
+#                                   `auto` --class, --slots and --context)
 #   --class CLASS    SHOAL_CLASS    device class                     [detected]
 #   --slots N  --context N          sequences at once, tokens each   [fitted to the memory]
 #   --kv-type f16|q8_0|auto         elements of the KV cache         [auto: as calibrated, else f16]
@@ -82,6 +84,7 @@ read_settings() {
             --kv-type | --local-api | --calibrate | --prefix | --user | --version | --service | --bundle | --bundle-sha256)
             [ $# -gt 1 ] || die "$option needs a value"
             shift
+            [ -n "$1" ] || die "$option needs a value" "leave it out to keep what was given before"
             case $option in
             --token) token=$1 ;;
             --url) url=$1 ;;
@@ -149,6 +152,8 @@ settle_names() {
     fi
     models=${given_models:-${models:-$(kept_argument --model)}}
     companions=${given_companions:-${companions:-$(kept_argument --companion)}}
+    [ "$(echo "$models" | head -n 1)" != none ] || models=''
+    [ "$(echo "$companions" | head -n 1)" != none ] || companions=''
     # Who serves by another server may have no use for ours.
     [ -n "$models$companions" ] || models=$DEFAULT_MODEL
     class=${class:-$(kept_argument --class)}
@@ -157,13 +162,16 @@ settle_names() {
     calibrate=${calibrate:-$(kept_argument --calibrate)}
     context=${context:-$(kept_argument --context)}
     kv_type=${kv_type:-$(kept_argument --kv-type)}
+    # How a kept option is put back to its default.
+    [ "$class" != auto ] || class=''
+    [ "$slots" != auto ] || slots=''
+    [ "$context" != auto ] || context=''
     printf '%s\n' "$companions" | while IFS= read -r companion; do
         case $companion in
         '' | http://*'#'* | https://*'#'*) ;;
         *) [ -f "$companion" ] || die "--companion $companion is neither a file nor URL#MODEL" ;;
         esac
     done || exit 1
-    case $name in *[!A-Za-z0-9._-]* | '') die "--name $name: letters, digits, . _ - only" ;; esac
     [ -n "$url" ] || die "the fleet's gateway is not known" "pass --url http://GATEWAY:8421"
     case $url in *[!A-Za-z0-9._:/\[\]-]*) die "--url $url is not a gateway's URL" ;; esac
     [ -z "$version" ] || [ "$version" = "$THIS_VERSION" ] || die \
@@ -277,7 +285,8 @@ fetch() { # NAME, into $work
 from_wheel() { # FOLDER-IN-WHEEL MODULE ARGUMENTS...: run straight from the wheel, nothing installed
     folder=$1
     shift
-    PYTHONPATH="$work/$WHEEL$folder" "$python" -B -m "$@"
+    # Never from the folder that we are in.
+    PYTHONPATH="$work/$WHEEL$folder" "$python" -B -P -m "$@"
 }
 
 plan_engine() {
@@ -300,11 +309,20 @@ with zipfile.ZipFile(wheel) as packed:
     *)
         engine=compile
         [ -z "$served" ] || engine=served
-        [ -z "$bundle" ] || [ "$engine" = served ] || die \
+        # Who serves by another server only needs none of ours, least of all one that is compiled.
+        [ -n "$models" ] || [ "$engine" = served ] || engine=none
+        [ -z "$bundle" ] || [ "$engine" != compile ] || die \
             "the bundle's engine is not for this CPU (wanted: $engine_key)" \
             "make the bundle on a machine with the same CPU, Python and C library"
         ;;
     esac
+}
+
+check_options() {
+    from_wheel "" agent.upgrade.install_check --name="$name" --class="$class" --slots="$slots" \
+        --context="$context" --local-api="$local_api" --companions="$companions" \
+        --models="$models" --served="$(listed_models)" --fetched="$prefix/state/models" ||
+        die "nothing was changed on this machine"
 }
 
 check_fleet() {
@@ -317,9 +335,12 @@ check_fleet() {
         die "nothing was changed on this machine"
 }
 
-# A model by name that the fleet or the bundle has: its path in the list.
+# The models that the fleet or the bundle has: their paths in the list.
+listed_models() { sed -n 's/^[0-9a-f]*  \(models\/.*\)/\1/p' "$work/SHA256SUMS"; }
+
+# One of them by its name.
 served_model() {
-    sed -n 's/^[0-9a-f]*  \(models\/.*\)/\1/p' "$work/SHA256SUMS" | while IFS= read -r file; do
+    listed_models | while IFS= read -r file; do
         [ "$(from_wheel "" shoal.model_names "$file")" != "$1" ] || echo "$file"
     done | head -n 1
 }
@@ -360,6 +381,7 @@ say_plan() {
     )"
     case $engine in
     compile) say "the engine will be compiled for this CPU, which takes some minutes" ;;
+    none) say "no engine is built for this CPU yet: only companions will serve, until --model is given" ;;
     *) say "the engine for this CPU is $engine: nothing is compiled" ;;
     esac
     [ "$member" = no ] || say "this device is a member: its identity is kept, no token is used"
@@ -444,23 +466,50 @@ settle_companions() {
     done >"$work/companion_arguments"
 }
 
+# What the engine is proven with: a model of the fleet's, which is whole by its hash; without
+# one what this device serves. Empty: there is none.
+proof_model() {
+    file=$(served_model "$DEFAULT_MODEL")
+    [ -n "$file" ] || file=$(listed_models | head -n 1)
+    if [ -z "$file" ]; then
+        while IFS= read -r model; do
+            [ ! -f "$model" ] || { echo "$model" && break; }
+        done <"$work/model_arguments"
+    elif [ -f "$prefix/models/$(basename "$file")" ] &&
+        [ "$(hash_of "$prefix/models/$(basename "$file")")" = "$(listed "$file")" ]; then
+        echo "$prefix/models/$(basename "$file")"
+    else
+        fetch "$file" && echo "$work/$file"
+    fi
+}
+
 install_engine() {
-    [ ! -f "$target/complete" ] || return 0
+    # A device that served by companions only may have none yet.
+    if [ -f "$target/complete" ]; then
+        [ -f "$target/without_engine" ] && [ "$engine" != none ] && [ -n "$models" ] || return 0
+    fi
     step "engine"
+    proof=$(proof_model)
+    if [ "$engine" = none ] || { [ -z "$proof" ] && [ -z "$models" ]; }; then
+        (cd / && "$target/bin/python" -c 'import agent.app, shoal.cli.app') ||
+            die "the agent cannot be loaded" "see the message above; please report it"
+        touch "$target/without_engine" "$target/complete"
+        return 0
+    fi
     [ "$engine" != served ] || fetch "$served"
-    proof=$(head -n 1 "$work/model_arguments")
     set -- --wheels "$caches" --wheels "$work/engine"
-    [ ! -f "$proof" ] || set -- "$@" --model "$proof"
+    [ -z "$proof" ] || set -- "$@" --model "$proof"
     # Built ones are kept below the prefix, to be removed with it.
     XDG_CACHE_HOME="$prefix/cache" PIP_DISABLE_PIP_VERSION_CHECK=1 "$target/bin/python" \
         "$target/share/shoal/deploy/build_engine.py" "$@" || die \
-        "no engine works on this CPU" "the message above says what was tried"
+        "the engine could not be installed" "the message above says what was tried"
     if [ "$engine" = served ]; then
         mkdir -p "$prefix/cache/shoal/wheels/$engine_key"
         cp "$work/$served" "$prefix/cache/shoal/wheels/$engine_key/"
     fi
     (cd / && "$target/bin/python" -c 'import agent.app, agent.llama.serve, shoal.cli.app') ||
         die "the agent cannot be loaded" "see the message above; please report it"
+    rm -f "$target/without_engine"
     touch "$target/complete"
 }
 
@@ -649,6 +698,7 @@ main() {
     open_source
     fetch "$WHEEL"
     fetch constraints.txt
+    check_options
     plan_engine
     check_fleet
     choose_service

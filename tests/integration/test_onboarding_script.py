@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from shoal.onboarding import depot
 from tests.harness.depot_site import TOKEN, DepotSite
 from tests.harness.ports import free_port
 
@@ -131,10 +132,58 @@ def test_folder_of_somebody_else_is_left_alone(device: Device) -> None:
         (["--kv-type", "q4_0"], "f16, q8_0 or auto"),
         (["--companion", "/nonexistent/rkllm.toml"], "neither a file nor URL#MODEL"),
         (["--companion", "http://127.0.0.1:11434/v1"], "neither a file nor URL#MODEL"),
+        (["--companion", "http://192.0.2.1:11434/v1#m"], "allow_remote"),
+        (["--companion", ""], "--companion needs a value"),
+        (["--model", ""], "--model needs a value"),
+        (["--model", "nosuchmodel"], "one of: smollm2-135m-instruct"),
+        (["--model", "/nonexistent/a.gguf"], "--model /nonexistent/a.gguf is neither a file"),
+        (["--model", "/bin/sh"], "--model /bin/sh is no model"),
+        (["--slots", "zero"], "--slots zero is not a whole number"),
+        (["--slots", "0"], "--slots 0 is not a whole number"),
+        (["--context", "-1"], "--context -1 is not a whole number"),
+        (["--class", "toaster"], "--class toaster is no device class"),
+        (["--local-api", "everywhere"], "--local-api everywhere: give PORT"),
+        (["--name", "a" * 64], "1 to 63 letters"),
+        (["--name", "-rf"], "1 to 63 letters"),
+        (["--name", ".."], "1 to 63 letters"),
+        (["--name", "0123456789abcdef" * 2], "no device id"),
     ],
 )
 def test_bad_options_are_named(device: Device, options: list[str], said: str) -> None:
     assert said in device.refuses("--token", TOKEN, *options)
+
+
+def test_dry_run_checks_options_too(device: Device) -> None:
+    assert "--slots zero" in device.refuses("--token", TOKEN, "--slots", "zero", "--dry-run")
+
+
+def test_good_options_pass(device: Device, tmp_path: Path) -> None:
+    companion = tmp_path / "npu.toml"
+    companion.write_text(
+        '[[companion]]\nmodel = "q-1.5b"\nurl = "http://127.0.0.1:8080/v1"\nclass = "npu"\n'
+    )
+    done = device.install(
+        "--token", TOKEN, "--dry-run", "--name", "a.b-c_1", "--slots", "2", "--context", "auto",
+        "--class", "npu", "--local-api", "off", "--companion", str(companion),
+        "--model", "smollm2-135m-instruct",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_companion_alone_needs_no_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No compiler is asked for, and none of the minutes that it would take."""
+    monkeypatch.setattr(depot, "engine_wheels", lambda: iter(()))
+    site = DepotSite(tmp_path / "depot")
+    device = Device(tmp_path, site)
+    only = ("--token", TOKEN, "--dry-run", "--companion", "http://127.0.0.1:11434/v1#m-1b")
+    done = device.install(*only, SHOAL_ENGINE_WHEELS=str(tmp_path / "none"))
+    both = device.install(
+        *only, "--model", "smollm2-135m-instruct", SHOAL_ENGINE_WHEELS=str(tmp_path / "none")
+    )
+    site.close()
+    assert done.returncode == 0, done.stderr
+    assert "only companions will serve" in done.stdout
+    assert "compile" in both.stdout + both.stderr
 
 
 def test_half_a_script_does_nothing(device: Device, site: DepotSite) -> None:

@@ -99,6 +99,30 @@ def test_no_working_build_names_the_remedy(
     assert not build_engine.RECORD.exists()
 
 
+def test_nothing_is_built_when_there_is_nothing_to_prove_it_with(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(build_engine, "_MODEL_PACKAGE", "no_such_package")
+    with pytest.raises(build_engine.EngineBuildError, match="pass a GGUF file with --model"):
+        build_engine.set_up((Build("avx512", ()), Build("baseline", ())), force=False)
+    with pytest.raises(build_engine.EngineBuildError, match="no such file"):
+        build_engine.set_up((Build("a", ()),), force=False, model=str(tmp_path / "missing.gguf"))
+    assert steps == []
+
+
+def test_damaged_model_is_not_taken_for_a_broken_engine(
+    steps: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    model = tmp_path / "damaged.gguf"
+    model.touch()
+    said = f"exit status 1: ValueError: Failed to load model from file: {model}"
+    monkeypatch.setattr(build_engine, "crash_of_proof", lambda _model: said)
+    builds = (Build("avx512", ("-DX=1",)), Build("baseline", ()))
+    with pytest.raises(build_engine.EngineBuildError, match="says nothing of the engine"):
+        build_engine.set_up(builds, force=False, model=str(model))
+    assert steps == ["avx512"]
+
+
 def test_proven_build_is_not_installed_again(
     steps: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
