@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from orchestrator.dispatch.breaker import Breaker
 from orchestrator.dispatch.endpoint import CloudEndpoint, CloudModel
+from orchestrator.dispatch.faults import EndpointFault, FaultKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,53 @@ class CloudRoute:
         return self.endpoint.weight if self.model.weight is None else self.model.weight
 
 
+@dataclass(frozen=True, slots=True)
+class RouteBreaker:
+    """A route's two breakers: what fails by the endpoint rests all of it, a model that it does
+    not know rests alone.
+
+    Whoever got True of `acquire` must tell the outcome, as to a `Breaker`.
+    """
+
+    endpoint: Breaker
+    model: Breaker
+
+    def acquire(self, now_s: float) -> bool:
+        """Whether a request may go now."""
+        if not self.model.acquire(now_s):
+            return False
+        if self.endpoint.acquire(now_s):
+            return True
+        self.model.released()
+        return False
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until asking again is worth it."""
+        return max(self.endpoint.wait_s(now_s), self.model.wait_s(now_s))
+
+    def succeeded(self) -> None:
+        """The endpoint served the model."""
+        self.endpoint.succeeded()
+        self.model.succeeded()
+
+    def faulted(self, fault: EndpointFault, now_s: float) -> None:
+        """The try failed so."""
+        of_model = fault.kind is FaultKind.NO_MODEL
+        meant, other = (self.model, self.endpoint) if of_model else (self.endpoint, self.model)
+        other.released()
+        if fault.blames_endpoint:
+            meant.failed(now_s)
+        if fault.retry_after_s is not None:
+            meant.rate_limited(now_s, fault.retry_after_s)
+        elif not fault.blames_endpoint:
+            meant.released()
+
+    def released(self) -> None:
+        """The request ended without saying anything of the endpoint."""
+        self.endpoint.released()
+        self.model.released()
+
+
 def in_turn(routes: Sequence[CloudRoute], dice: random.Random) -> list[CloudRoute]:
     """All routes in the order to ask: by priority, equal ones drawn by weight.
 
@@ -39,14 +87,17 @@ def in_turn(routes: Sequence[CloudRoute], dice: random.Random) -> list[CloudRout
 
 
 class EndpointChooser:
-    """Knows every model's routes and every endpoint's breaker."""
+    """Knows every model's routes and their breakers."""
 
     def __init__(self, endpoints: Sequence[CloudEndpoint], dice: random.Random) -> None:
         self._dice = dice
-        self._breakers = {each.name: Breaker(each.breaker) for each in endpoints}
+        self._breakers: dict[tuple[str, str], RouteBreaker] = {}
         self._routes: dict[str, list[CloudRoute]] = {}
         for endpoint in endpoints:
+            shared = Breaker(endpoint.breaker)
             for model in endpoint.models:
+                of_route = RouteBreaker(shared, Breaker(endpoint.breaker))
+                self._breakers[endpoint.name, model.name] = of_route
                 self._routes.setdefault(model.name, []).append(CloudRoute(endpoint, model))
         for routes in self._routes.values():
             routes.sort(key=lambda route: route.priority)
@@ -56,9 +107,9 @@ class EndpointChooser:
         """Routes by model, the preferred first."""
         return self._routes
 
-    def breaker(self, route: CloudRoute) -> Breaker:
-        """The breaker of the route's endpoint."""
-        return self._breakers[route.endpoint.name]
+    def breaker(self, route: CloudRoute) -> RouteBreaker:
+        """The breakers of the route's endpoint and of the model there."""
+        return self._breakers[route.endpoint.name, route.model.name]
 
     def order(self, model: str) -> list[CloudRoute]:
         """The model's routes in this request's order."""

@@ -209,13 +209,7 @@ class CloudGeneration:
             told = True
             return finished
         except EndpointFault as fault:
-            now_s = self._clocks.monotonic()
-            if fault.blames_endpoint:
-                breaker.failed(now_s)
-            if fault.retry_after_s is not None:
-                breaker.rate_limited(now_s, fault.retry_after_s)
-            elif not fault.blames_endpoint:
-                breaker.released()
+            breaker.faulted(fault, self._clocks.monotonic())
             told = True
             self.account.tries[-1] = Try(name, tried.started_unix_ms, fault.note)
             _log.warning("cloud_try_failed", endpoint=name, cause=fault.note)

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.dispatch.breaker import Breaker, BreakerLimits
-from orchestrator.dispatch.choosing import EndpointChooser
+from orchestrator.dispatch.choosing import CloudRoute, EndpointChooser
 from orchestrator.dispatch.endpoint import CloudEndpoint, CloudModel
+from orchestrator.dispatch.faults import EndpointFault, FaultKind
 
 LIMITS = BreakerLimits(failures_to_open=3, first_rest_s=2.0, max_rest_s=10.0)
 
@@ -117,10 +118,36 @@ def test_models_own_priority_and_weight_win() -> None:
     assert [route.endpoint.name for route in chooser.order("big")] == ["b", "a"]
 
 
+def test_unknown_model_rests_alone_and_other_faults_rest_the_endpoint() -> None:
+    models = (CloudModel("big", "mistyped", 10**10), CloudModel("good", "good", 10**10))
+    chooser = EndpointChooser([CloudEndpoint("a", "http://a/v1", models)], random.Random(7))
+    (big,), (good,) = chooser.order("big"), chooser.order("good")
+
+    def fails(route: CloudRoute, kind: FaultKind, times: int) -> None:
+        for _ in range(times):
+            assert chooser.acquire([route], 0) == route
+            chooser.breaker(route).faulted(EndpointFault(kind, "a"), 0)
+
+    fails(big, FaultKind.NO_MODEL, 3)
+    assert chooser.acquire([big], 1) is None
+    assert chooser.wait_s([big], 1) == 1
+    # Its one try after the rest is not held up by, and does not hold up, the other model.
+    assert chooser.acquire([good], 1) == good
+    chooser.breaker(good).succeeded()
+    assert chooser.acquire([big], 2) == big
+    chooser.breaker(big).succeeded()
+    fails(good, FaultKind.SERVER_ERROR, 3)
+    assert chooser.acquire([big], 1) is None
+    assert chooser.acquire([big], 2) == big
+    assert chooser.acquire([good], 2) is None
+    chooser.breaker(big).released()
+    assert chooser.acquire([good], 2) == good
+
+
 def test_resting_endpoint_is_passed_over() -> None:
     chooser = EndpointChooser([endpoint("a", 0, 1), endpoint("b", 1, 1)], random.Random(7))
     first, second = chooser.order("big")
-    chooser.breaker(first).rate_limited(0, 30)
+    chooser.breaker(first).endpoint.rate_limited(0, 30)
     assert chooser.acquire([first, second], 1) == second
     assert chooser.acquire([first], 1) is None
     assert chooser.wait_s([first], 1) == 29
