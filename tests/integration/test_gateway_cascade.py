@@ -16,7 +16,18 @@ from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.endpoint import CloudConfig, CloudEndpoint, CloudModel, RetryLimits
 from orchestrator.dispatch.prices import Price
 from shoal.v1 import inference_pb2 as pb
-from tests.harness.cloud_upstream import Exchange, Upstream, refuse, running_upstream
+from tests.harness.cloud_upstream import (
+    DONE,
+    GOOD,
+    Exchange,
+    Script,
+    Upstream,
+    refuse,
+    running_upstream,
+    stream,
+    text_chunk,
+    usage_chunk,
+)
 from tests.harness.gateway_rig import GatewayRig, finished, hang, placed, running_gateway
 from tests.harness.redis_server import running_redis
 
@@ -172,6 +183,24 @@ async def test_local_request_never_leaves_however_unsure(
     assert upstream.bodies == []
 
 
+@pytest.mark.parametrize("pin", [{"device": "bench-arm"}, {"class": "arm_cpu"}])
+async def test_pinned_request_is_answered_there_however_unsure(
+    http: httpx.AsyncClient, rig: GatewayRig, upstream: Upstream, pin: dict[str, str]
+) -> None:
+    rig.hub.script = edge_says(UNSURE, "A", " guess")
+    answer = await ask(http, shoal=pin)
+    assert text_of(answer) == "A guess"
+    assert answer["shoal"]["cascade"]["reason"] == "no_target"
+    hints = rig.hub.requests[0].hints
+    assert {"device": hints.device, "class": hints.device_class} == {
+        "device": "", "class": "", **pin,
+    }  # fmt: skip
+    reply = await http.post("/v1/chat/completions", json=BODY | {"shoal": {"class": "gpu"}})
+    assert reply.status_code == 404
+    assert len(rig.hub.requests) == 1
+    assert upstream.bodies == []
+
+
 async def test_held_answer_is_given_when_nobody_else_answers(
     http: httpx.AsyncClient, rig: GatewayRig, upstream: Upstream
 ) -> None:
@@ -182,6 +211,37 @@ async def test_held_answer_is_given_when_nobody_else_answers(
     assert answer["shoal"]["cascade"]["reason"] == "escalation_failed"
     record = await record_of(http, rig, answer["id"])
     assert [each["failed"] for each in record["attempts"]] == ["server_error (500)"]
+
+
+@pytest.mark.parametrize(
+    "script", [stream(*GOOD[:3], cut=True), stream(text_chunk("", "stop"), usage_chunk(9, 0), DONE)]
+)
+async def test_edge_answers_for_an_endpoint_that_breaks_off_or_says_nothing(
+    http: httpx.AsyncClient, upstream: Upstream, rig: GatewayRig, script: Script
+) -> None:
+    rig.hub.script, upstream.script = edge_says(UNSURE, "A", " guess"), script
+    answer = await ask(http)
+    assert text_of(answer) == "A guess"
+    assert answer["shoal"]["cascade"]["reason"] == "escalation_failed"
+    assert answer["shoal"]["tier"] == "edge"
+
+
+async def test_endpoint_that_rests_is_not_waited_for_while_the_edge_has_an_answer(
+    tmp_path: Path, state_url: str, upstream: Upstream
+) -> None:
+    cloud = CloudConfig(
+        (CloudEndpoint("above", upstream.url, (CloudModel("big", "big", 70 * 10**9),)),),
+        retry=RetryLimits(max_tries=1000, first_pause_s=600, max_pause_s=600, max_wait_s=1200),
+        cascades=(CascadePolicy(escalate_s=600.0),),
+    )
+    upstream.script = refuse(503)
+    async with running_gateway(tmp_path, state_url, cloud=cloud) as rig:
+        rig.hub.script = edge_says(UNSURE, "A", " guess")
+        headers = {"authorization": f"Bearer {rig.key}"}
+        async with httpx.AsyncClient(
+            base_url=rig.url, headers=headers, trust_env=False, timeout=60
+        ) as http:
+            assert text_of(await ask(http)) == "A guess"
 
 
 async def test_stream_is_held_no_longer_than_the_bound(

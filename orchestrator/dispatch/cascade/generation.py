@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import structlog
 
 from orchestrator.dispatch.backend import Account, has_output
 from orchestrator.dispatch.cascade.judging import Judge, Why
 from orchestrator.dispatch.cascade.legs import Leg
-from orchestrator.dispatch.cascade.policy import CascadePolicy, Target
+from orchestrator.dispatch.cascade.run import CascadeRun, Starts
 from shoal.crash import place_of
 from shoal.errors import Reason, ShoalError
 from shoal.http.generation import Mailbox, failed_update
@@ -21,33 +20,6 @@ from shoal.v1 import inference_pb2 as pb
 _log = structlog.get_logger(__name__)
 
 Updates = Sequence[pb.SequenceUpdate]
-
-
-@dataclass(frozen=True, slots=True)
-class Starts:
-    """How the two who may answer are started; None: there is no such.
-
-    `again`: the edge once more, when it was stopped early and nobody else answered.
-    """
-
-    edge: Callable[[], Leg] | None
-    target: Callable[[], Leg] | None
-    again: Callable[[], Leg] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CascadeRun:
-    """What decides over one request, made before it starts."""
-
-    policy: CascadePolicy
-    request: pb.GenerateRequest
-    edge_model: str
-    target: Target | None
-    delivery: str
-    # Seconds; None: the client does not stream, so the whole answer is judged.
-    hold_s: float | None
-    # Whether the answer stands whatever its confidence, so nothing need be held.
-    shown_at_once: bool = False
 
 
 class CascadeGeneration:
@@ -85,23 +57,12 @@ class CascadeGeneration:
 
     def told(self) -> dict[str, object]:
         """The decision with the values that made it, for answers and records."""
-        confidence, means = self.judge.confidence, self.judge.confidence.means
-        measured = confidence.num_tokens > 0
-        target = self.run.target
         return {
             "policy": self.run.policy.name,
             "decision": "escalated" if self.escalated else "accepted",
             "reason": self.why.value if self.why else "",
-            "confidence": round(confidence.score, 4) if measured else None,
-            "threshold": round(self.judge.bar.threshold, 4),
-            "measured_tokens": confidence.num_tokens,
-            "mean_logprob": round(means.logprob, 4) if measured else None,
-            "mean_entropy": round(means.entropy, 4) if measured else None,
-            "mean_margin": round(means.margin, 4) if measured else None,
-            "edge_model": self.run.edge_model,
-            "target_model": target.model if target else "",
-            "target_tier": target.tier if target else "",
-            "delivery": self.run.delivery,
+            **self.judge.told(),
+            **self.run.told(),
             "held_ms": round(self.held_ms, 1),
             "legs": [leg.told() for leg in self._legs],
         }
@@ -211,34 +172,57 @@ class CascadeGeneration:
                 Reason.NO_DEVICE, "No device is ready for the cascade.", retry_after_ms=1_000
             )
         self.escalated = True
-        leg = self._start(self._starts.target)
-        updates = await self._first_output(leg)
-        if leg.failed is None or has_output(updates):
-            if edge is not None:
-                edge.stop()
-            self._begin_anew(leg, updates)
+        if edge is None or edge.failed is not None:
+            await self._last_resort(self._starts.target)
+            return
+        leg = self._target(self._starts.target, patient=False)
+        updates = await self._until_it_may_be_shown(leg)
+        if updates:
+            edge.stop()
+            self._begin_anew(updates)
             await self._relay(leg)
             return
         _log.info("cascade_target_failed", code=leg.failed_code)
-        if edge is None or edge.failed is not None:
-            for update in updates:
-                self._mailbox.put(update)
-            return
         self.escalated = False
         self.why = Why.ESCALATION_FAILED
-        self._answering = edge
-        if edge.finished is not None or not edge.stopped:
-            self._release()
-            await self._relay(edge)
+        if edge.stopped:
+            await self._edge_again()
             return
-        await self._edge_again()
+        self._answering = edge
+        self._release()
+        await self._relay(edge)
+
+    async def _last_resort(self, start: Callable[[bool], Leg]) -> None:
+        """The target when the edge has no answer: its failure is the client's."""
+        leg = self._target(start, patient=True)
+        updates = await self._first_output(leg)
+        if leg.failed is None or has_output(updates):
+            self._begin_anew(updates)
+            await self._relay(leg)
+            return
+        _log.info("cascade_target_failed", code=leg.failed_code)
+        for update in updates:
+            self._mailbox.put(update)
+
+    async def _until_it_may_be_shown(self, leg: Leg) -> Updates:
+        """What the target says up to its first word, or whole; nothing if it fails till then."""
+        updates: list[pb.SequenceUpdate] = []
+        try:
+            async with asyncio.timeout(self.run.policy.escalate_s):
+                while not (leg.ended or leg.text.strip()):
+                    updates.extend(await leg.take())
+        except TimeoutError:
+            leg.stop()
+            return ()
+        while self.run.in_one_piece and not leg.ended:
+            updates.extend(await leg.take())
+        return () if leg.failed is not None or not leg.text.strip() else updates
 
     async def _edge_again(self) -> None:
         if self._starts.again is None:
             raise ShoalError(Reason.INTERNAL, "The cascade cannot start its edge again.")
         leg = self._start(self._starts.again)
-        updates = await self._first_output(leg)
-        self._begin_anew(leg, updates)
+        self._begin_anew(await self._first_output(leg))
         await self._relay(leg)
 
     async def _first_output(self, leg: Leg) -> list[pb.SequenceUpdate]:
@@ -248,7 +232,7 @@ class CascadeGeneration:
             updates.extend(await leg.take())
         return updates
 
-    def _begin_anew(self, leg: Leg, updates: Updates) -> None:
+    def _begin_anew(self, updates: Updates) -> None:
         """Another leg's text: in the place of what was held, or after saying so."""
         self._held.clear()
         edge = self.edge
@@ -261,18 +245,14 @@ class CascadeGeneration:
             )
         for update in updates:
             if update.HasField("placed"):
-                sure = self.judge.confidence
-                update.placed.reason = _handed_over(self.why, sure.score, self.judge.bar.threshold)
+                update.placed.reason = self.judge.handed_over(self.why)
                 update.placed.attempt = len(self._legs)
             self._mailbox.put(update)
+
+    def _target(self, start: Callable[[bool], Leg], *, patient: bool) -> Leg:
+        return self._start(lambda: start(patient))
 
     def _start(self, start: Callable[[], Leg]) -> Leg:
         leg = self._answering = start()
         self._legs.append(leg)
         return leg
-
-
-def _handed_over(why: Why | None, score: float, threshold: float) -> str:
-    if why in (Why.LOW_CONFIDENCE, Why.HOPELESS):
-        return f"The edge's confidence {score:.2f} is below {threshold:.2f} ({why.value})."
-    return f"Handed over by the cascade ({why.value if why else 'unknown'})."

@@ -94,3 +94,23 @@ class Judge:
         if self.why is None and measured < MIN_TOKENS_IN_PROGRESS and (measured or not num_tokens):
             self.why = Why.SLOW
         return self.decide(num_tokens)
+
+    def told(self) -> dict[str, object]:
+        """The values that decide, for answers and records; None: not measured."""
+        confidence, means = self.confidence, self.confidence.means
+        measured = confidence.num_tokens > 0
+        return {
+            "confidence": round(confidence.score, 4) if measured else None,
+            "threshold": round(self.bar.threshold, 4),
+            "measured_tokens": confidence.num_tokens,
+            "mean_logprob": round(means.logprob, 4) if measured else None,
+            "mean_entropy": round(means.entropy, 4) if measured else None,
+            "mean_margin": round(means.margin, 4) if measured else None,
+        }
+
+    def handed_over(self, why: Why | None) -> str:
+        """Why somebody else answers, as a sentence."""
+        if why in (Why.LOW_CONFIDENCE, Why.HOPELESS) and self.confidence.num_tokens:
+            score, threshold = self.confidence.score, self.bar.threshold
+            return f"The edge's confidence {score:.2f} is below {threshold:.2f} ({why.value})."
+        return f"Handed over by the cascade ({why.value if why else 'unknown'})."

@@ -34,6 +34,8 @@ class CascadePolicy:
     # then what has come decides. An answer in one piece is judged whole.
     hold_s: float = 10.0
     hold_tokens: int = 256
+    # How long the other model may take to its first word while the edge's answer is there.
+    escalate_s: float = 30.0
     # Share of confident answers of which the cloud is asked as well.
     audit_share: float = 0.02
     # Share of requests that are never stopped early, so that calibration sees whole answers.
@@ -66,17 +68,22 @@ class Route:
     target: Target | None
 
 
-def resolve(policy: CascadePolicy, models: Sequence[KnownModel], level: Privacy) -> Route:
+def resolve(
+    policy: CascadePolicy, models: Sequence[KnownModel], level: Privacy, *, pinned: bool = False
+) -> Route:
     """Who answers, and who does instead, for a request of this privacy level.
 
     Only `any` goes on to the cloud: `local_preferred` lets a request out when the edge
-    cannot serve it, and an answer in doubt is an answer. Raises MODEL_NOT_FOUND when
+    cannot serve it, and an answer in doubt is an answer. `pinned`: the
+    request names a device or a class, which answers it, however unsure. Raises MODEL_NOT_FOUND when
     there is neither.
     """
     known = {each.name: each for each in models}
     edge = _edge(policy, models)
     names = policy.escalate_to or _larger(known.get(edge), models)
-    target = _target(names, known, edge, may_leave=level is Privacy.ANY)
+    target = None
+    if not pinned:
+        target = _target(names, known, edge, may_leave=level is Privacy.ANY)
     if not edge and target is None:
         raise ShoalError(
             Reason.MODEL_NOT_FOUND,

@@ -13,10 +13,11 @@ import structlog
 
 from orchestrator.dispatch.cascade.audit import Audits
 from orchestrator.dispatch.cascade.calibration import Calibration, Sample
-from orchestrator.dispatch.cascade.generation import CascadeGeneration, CascadeRun, Starts
+from orchestrator.dispatch.cascade.generation import CascadeGeneration
 from orchestrator.dispatch.cascade.judging import Bar, Judge, Why
 from orchestrator.dispatch.cascade.legs import Leg
 from orchestrator.dispatch.cascade.policy import AUTO, CascadePolicy, KnownModel, Route, resolve
+from orchestrator.dispatch.cascade.run import CascadeRun, Starts
 from orchestrator.dispatch.cascade.totals import Totals
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.ruling import Ruling
@@ -108,7 +109,10 @@ class Cascades:
     ) -> CascadeGeneration:
         """Begin; `request.model` must have a policy. Raises MODEL_NOT_FOUND."""
         policy = self.policies[request.model]
-        route = resolve(policy, self._models(), ruling.level)
+        hints = request.hints
+        models = self._models(hints.device_class)
+        pinned = bool(hints.device or hints.device_class)
+        route = resolve(policy, models, ruling.level, pinned=pinned)
         bar = (await self._tenant_bars(request.tenant)).get(policy.name, Bar(policy.threshold))
         if wish.threshold is not None:
             bar = Bar(wish.threshold, bar.expected_tokens)
@@ -213,29 +217,39 @@ class Cascades:
         self._bars[tenant] = (now_s + _REMEMBERED_S, bars)
         return bars
 
-    def _models(self) -> list[KnownModel]:
+    def _models(self, device_class: str = "") -> list[KnownModel]:
+        """All that is served now; with a class, ready on devices of that class only."""
         names = {m.name for s in self._dispatcher.edge.summaries() for m in s.models}
         found = []
         for name in sorted(names | set(self._dispatcher.cloud.routes)):
             seen = self._dispatcher.presence(name)
-            ready = seen.ready_devices > 0
+            ready = seen.ready_devices > 0 and (
+                not device_class or device_class in self._dispatcher.classes(name)
+            )
             found.append(KnownModel(name, seen.num_parameters, ready, seen.in_cloud))
         return found
 
     def _starts(self, request: pb.GenerateRequest, route: Route) -> Starts:
         edge = again = target = None
         if route.edge:
-            edge = self._start("edge", _copy(request, route.edge, ".edge", measure=True))
-            again = self._start("edge", _copy(request, route.edge, ".again"))
+            edge = self._on_edge(_copy(request, route.edge, ".edge", measure=True))
+            again = self._on_edge(_copy(request, route.edge, ".again"))
         if route.target is not None:
-            target = self._start(route.target.tier, _copy(request, route.target.model, ".up"))
+            asked = _copy(request, route.target.model, ".up")
+            target = self._target(route.target.tier, asked)
         return Starts(edge, target, again)
 
-    def _start(self, tier: str, request: pb.GenerateRequest) -> Callable[[], Leg]:
-        def start() -> Leg:
+    def _on_edge(self, request: pb.GenerateRequest) -> Callable[[], Leg]:
+        edge = self._dispatcher.edge
+        return lambda: Leg(edge.start(request), request.model, request.request_id)
+
+    def _target(self, tier: str, request: pb.GenerateRequest) -> Callable[[bool], Leg]:
+        def start(patient: bool) -> Leg:
+            if tier == "edge":
+                return self._on_edge(request)()
             # The cloud's own gate and budget decide whether it goes out.
-            backend = self._dispatcher.cloud if tier == "cloud" else self._dispatcher.edge
-            return Leg(backend.start(request), request.model, request.request_id)
+            generation = self._dispatcher.cloud.start(request, patient=patient)
+            return Leg(generation, request.model, request.request_id)
 
         return start
 
