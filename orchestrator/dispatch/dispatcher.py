@@ -60,6 +60,11 @@ class Dispatcher:
             on_own_node=self.cloud.has_own(model),
         )
 
+    def classes(self, model: str) -> frozenset[str]:
+        """Classes of the devices that serve the model now."""
+        entries = [m for s in self.edge.summaries() for m in s.models if m.name == model]
+        return frozenset(name for entry in entries for name in entry.device_classes)
+
     async def rule(self, request: pb.GenerateRequest, *, fresh: bool = False) -> Ruling:
         """How far the request may travel; noted in its hints for every hop below.
 
@@ -90,7 +95,8 @@ class Dispatcher:
             starts: list[Start] = [
                 partial(DraftedGeneration, self.edge, self.cloud, request, drafted)
             ]
-            if request.model in self.cloud.routes:
+            hints = request.hints
+            if request.model in self.cloud.routes and not (hints.device or hints.device_class):
                 starts.append(partial(self.cloud.start, request, patient=True))
             return TieredGeneration(starts, request, f"Devices draft it with '{drafted.draft}'.")
         plan = self.plan(request, ruling)

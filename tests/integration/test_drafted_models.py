@@ -121,3 +121,20 @@ async def test_lost_node_and_used_up_budget_end_as_402(
         assert (refused.status_code, refused.json()["error"]["code"]) == (402, "budget_exceeded")
         assert len(rig.hub.requests) == 1
         assert upstream.bodies == []
+
+
+@pytest.mark.parametrize("pin", [{"device": "bench-arm"}, {"class": "arm_cpu"}])
+async def test_pinned_request_is_drafted_there_or_not_at_all(
+    tmp_path: Path, state_url: str, upstream: Upstream, pin: dict[str, str]
+) -> None:
+    async with gateway(tmp_path, state_url, upstream=upstream) as (rig, http):
+        await budget(rig, http, tokens_per_day=10**9)
+        rig.hub.script = lambda request: fail(pb.FAILURE_REASON_UPSTREAM)
+        lost = await http.post("/v1/chat/completions", json=BODY | {"shoal": pin})
+        assert lost.status_code == 502
+        hints = rig.hub.requests[0].hints
+        assert (hints.device or hints.device_class) in pin.values()
+        assert upstream.bodies == []
+        # Without the pin the endpoint would have answered.
+        served = await http.post("/v1/chat/completions", json=BODY)
+        assert served.json()["shoal"]["tier"] == "cloud"

@@ -117,6 +117,15 @@ def test_calibration_reaches_its_share_on_the_half_it_has_not_seen() -> None:
     assert found.expected_tokens == 27
 
 
+def test_all_is_all_and_not_only_what_was_seen() -> None:
+    found = calibrate(samples(101), 1.0)
+    assert (found.reached_share, found.reached_high) == (1.0, 1.0)
+    judge = Judge(Bar(found.threshold), None, stops_early=False)
+    for _ in range(10_000):
+        judge.add(SUREST)
+    assert judge.decide(10_000) is Why.LOW_CONFIDENCE
+
+
 def test_answers_that_were_cut_short_do_not_count() -> None:
     with pytest.raises(ShoalError, match="99 answers"):
         calibrate([*samples(99), *samples(500, whole=False)], 0.2)
@@ -148,6 +157,13 @@ def test_agreement_goes_by_words(first: str, second: str, same: bool) -> None:
 SMALL = KnownModel("small", 10**8, on_edge=True, in_cloud=False)
 LARGE = KnownModel("large", 3 * 10**9, on_edge=True, in_cloud=False)
 CLOUD = KnownModel("cloud", 70 * 10**9, on_edge=False, in_cloud=True)
+
+
+def test_pinned_request_is_handed_to_nobody() -> None:
+    route = resolve(CascadePolicy(), [SMALL, LARGE, CLOUD], Privacy.ANY, pinned=True)
+    assert (route.edge, route.target) == ("large", None)
+    with pytest.raises(ShoalError, match="present"):
+        resolve(CascadePolicy(), [CLOUD], Privacy.ANY, pinned=True)
 
 
 def test_auto_takes_the_largest_small_model_and_then_the_cloud() -> None:
