@@ -88,7 +88,8 @@ class CloudAttempt:
         if self._first_s is None:
             self._first_s = self._clocks.monotonic()
         self._count.add(delta.text)
-        self._put(delta)
+        if self._count.fits:
+            self._put(delta)
         return self._count.overran
 
     def _counted(self) -> Counted:
@@ -108,7 +109,7 @@ class CloudAttempt:
         first_s = now_s if self._first_s is None else self._first_s
         counted = self._counted()
         tokens = counted.completion_tokens
-        cut = self._reader.finish_reason in ("", "length")
+        cut = self._reader.finish_reason in ("", "length") or not self._count.fits
         finished = pb.Finished(
             reason=pb.Finished.REASON_LENGTH if cut else pb.Finished.REASON_STOP,
             usage=pb.Usage(prompt_tokens=counted.prompt_tokens, completion_tokens=tokens),

@@ -24,7 +24,8 @@ _ESTIMATED_BYTES_PER_TOKEN = 3
 # What a chat template may add around each message, and around all.
 _TEMPLATE_TOKENS_PER_MESSAGE = 16
 _TEMPLATE_TOKENS = 256
-# How far an answer may run past `max_tokens` by our count before it is cut off.
+# How far an answer may run past `max_tokens` by our count before it is cut off. What comes in
+# between is neither delivered nor charged; its usage may still come.
 _OVERRUN_TOKENS = 16
 _OVERRUN_BYTES_PER_TOKEN = 64
 
@@ -103,20 +104,30 @@ class AnswerCount:
         self.num_bytes += len(text.encode("utf-8", "surrogatepass"))
 
     @property
+    def fits(self) -> bool:
+        """Whether no more has come than `max_tokens` can be."""
+        if self._max_tokens is None:
+            return True
+        allowed_bytes = (self._max_tokens + _OVERRUN_TOKENS) * _OVERRUN_BYTES_PER_TOKEN
+        return self.num_deltas <= self._max_tokens and self.num_bytes <= allowed_bytes
+
+    @property
     def overran(self) -> bool:
-        """Whether more came than `max_tokens` can be."""
+        """Whether so much more came than `max_tokens` that no end is worth waiting for."""
         if self._max_tokens is None:
             return False
         allowed = self._max_tokens + _OVERRUN_TOKENS
         return self.num_deltas > allowed or self.num_bytes > allowed * _OVERRUN_BYTES_PER_TOKEN
 
     def bounds(self) -> Bounds:
-        """What the answer can be in tokens."""
+        """What the answer can be in tokens; never more than `max_tokens`."""
         least = max(self.num_deltas, _ceil(self.num_bytes, _MOST_BYTES_PER_TOKEN))
         estimate = max(self.num_deltas, _ceil(self.num_bytes, _ESTIMATED_BYTES_PER_TOKEN))
-        # Without a limit, hidden tokens are not bounded by anything that we saw.
-        hidden = self.num_bytes + _TEMPLATE_TOKENS if self._max_tokens is None else self._max_tokens
-        return Bounds(least, estimate, max(estimate, hidden))
+        if self._max_tokens is None:
+            # Hidden tokens are not bounded by anything that we saw.
+            return Bounds(least, estimate, max(estimate, self.num_bytes + _TEMPLATE_TOKENS))
+        most = self._max_tokens
+        return Bounds(min(least, most), min(estimate, most), most)
 
     def counted(self, prompt: Bounds, claimed: pb.Usage | None) -> Counted:
         """Tokens to charge. Claims of 0 completion tokens for an empty answer are fine."""
@@ -128,7 +139,7 @@ class AnswerCount:
             completion_tokens, flag = self.bounds().within(claimed.completion_tokens)
             tokens = (prompt_tokens, completion_tokens)
             flags = [each for each in dict.fromkeys((prompt_flag, flag)) if each]
-        if self.overran:
+        if not self.fits:
             flags.append(UsageFlag.OVERRAN)
         return Counted(*tokens, tuple(flags))
 

@@ -67,6 +67,20 @@ def test_answer_that_runs_past_max_tokens_is_noticed() -> None:
     assert not answer("x" * 10_000, max_tokens=None).overran
 
 
+@pytest.mark.parametrize("claimed", [None, pb.Usage(prompt_tokens=100, completion_tokens=27)])
+@pytest.mark.parametrize("parts", [["x"] * 27, ["x" * 10_000], ["x" * 40] * 9])
+def test_charge_never_passes_max_tokens(parts: list[str], claimed: pb.Usage | None) -> None:
+    count = answer(*parts, max_tokens=10)
+    assert count.counted(prompt_bounds(ask()), claimed).completion_tokens == 10
+
+
+def test_answer_that_is_longer_in_chunks_does_not_fit() -> None:
+    assert answer(*["x"] * 10, max_tokens=10).fits
+    over = answer(*["x"] * 11, max_tokens=10)
+    assert not over.fits
+    assert UsageFlag.OVERRAN in over.counted(prompt_bounds(ask()), None).flags
+
+
 def test_token_ids_are_counted_exactly() -> None:
     request = pb.GenerateRequest(tokens=pb.TokenPrompt(ids=range(50)))
     assert prompt_bounds(request).least == 50
