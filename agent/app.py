@@ -40,6 +40,7 @@ from agent.session.backoff import Backoff
 from agent.session.config import AgentConfig, read_config
 from agent.session.errors import AgentError, ExitCode
 from agent.session.join_token import JoinToken
+from agent.upgrade.joined import JoinedMark
 from agent.upgrade.upgrades import Upgrades
 from shoal.home import Home
 from shoal.logs import set_up_logs
@@ -121,7 +122,7 @@ async def _run(
         upgrades = Upgrades(
             device, config.home, config.prefix, config.join_url or identity.gateway_url
         )
-        device.extensions.append(upgrades)
+        device.extensions += [upgrades, JoinedMark(config.home)]
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(upgrades.stop)
             if config.local_api is not None:

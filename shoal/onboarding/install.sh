@@ -38,7 +38,7 @@ THIS_VERSION='@VERSION@'
 WHEEL='@WHEEL@'
 
 DEFAULT_MODEL=smollm2-135m-instruct
-JOIN_LIMIT_S=60
+JOIN_LIMIT_S=120
 
 say() { printf '%s\n' "shoal: $*"; }
 die() {
@@ -329,9 +329,7 @@ check_fleet() {
     set -- --url "$url" --prefix "$prefix"
     [ "$engine" != compile ] || set -- "$@" --compiles
     [ "$account" = "$(id -un)" ] || set -- "$@" --other-user
-    check_token=$token
-    [ "$member" = no ] || check_token=''
-    printf '%s' "$check_token" | from_wheel "" shoal.onboarding.preflight "$@" ||
+    printf '%s' "$token" | from_wheel "" shoal.onboarding.preflight "$@" ||
         die "nothing was changed on this machine"
 }
 
@@ -384,7 +382,9 @@ say_plan() {
     none) say "no engine is built for this CPU yet: only companions will serve, until --model is given" ;;
     *) say "the engine for this CPU is $engine: nothing is compiled" ;;
     esac
-    [ "$member" = no ] || say "this device is a member: its identity is kept, no token is used"
+    [ "$member" = no ] || say "this device has joined before: its identity is kept$(
+        [ -z "$token" ] || echo ", the token is used only if the fleet refuses that"
+    )"
 }
 
 # ---------------------------------------------------------------- changes
@@ -531,13 +531,15 @@ write_settings() {
     cp "$target/bin/shoal-agent" "$prefix/shoal-agent.new"
     chmod 755 "$prefix/shoal-agent.new"
     mv "$prefix/shoal-agent.new" "$prefix/shoal-agent"
-    if [ "$member" = no ]; then
-        (umask 077 && printf '%s\n' "$token" >"$work/token")
-        [ "$account" = "$(id -un)" ] || chown "$account:" "$work/token"
-        # Renamed into place: in the account's own folder root follows no link.
-        mv "$work/token" "$prefix/state/token"
-    fi
+    [ "$member" = yes ] || place_token
     [ -z "$unit_file" ] || write_unit
+}
+
+place_token() {
+    (umask 077 && printf '%s\n' "$token" >"$work/token")
+    [ "$account" = "$(id -un)" ] || chown "$account:" "$work/token"
+    # Renamed into place: in the account's own folder root follows no link.
+    mv "$work/token" "$prefix/state/token"
 }
 
 # Nothing that the agent uses may lie in a home that is hidden from it.
@@ -621,20 +623,47 @@ switch() {
     fi
 }
 
+start_and_wait() {
+    # Of the process before; in the account's own folder root follows no link.
+    rm -f "$prefix/state/connected" "$prefix/state/exit-code"
+    "$prefix/shoal-agent" start
+    wait_until_joined
+}
+
+# A fleet that removed the device refuses its identity for good (docs/exit-codes.md).
+join_anew() {
+    [ "$member" = yes ] || return 1
+    case $(cat "$prefix/state/exit-code" 2>/dev/null) in
+    17) why="this device's identity is damaged or has expired" ;;
+    20 | 23) why="the fleet does not know this device any more: it was removed" ;;
+    *) return 1 ;;
+    esac
+    [ -n "$token" ] || die "$why" "on the orchestrator: shoal token create; then run this again \
+with --token TOKEN: it joins anew"
+    say "$why; joining anew with the token"
+    "$prefix/shoal-agent" stop
+    for file in identity.json device.key device.crt ca.crt kv-shared.json; do
+        rm -f "$prefix/state/$file"
+    done
+    place_token
+    start_and_wait
+}
+
 start_agent() {
+    joined=yes
     if [ "$start" = 0 ]; then
         say "installed, not started: $prefix/shoal-agent start"
         return 0
     fi
     step "joining"
     if [ "$previous" = "versions/$release" ] && [ "$changed" = no ] &&
-        "$prefix/shoal-agent" status >/dev/null 2>&1; then
+        "$prefix/shoal-agent" status >/dev/null 2>&1 && [ -f "$prefix/state/connected" ]; then
         say "nothing changed; the agent runs"
         return 0
     fi
     [ -z "$previous" ] || "$prefix/shoal-agent" stop
-    "$prefix/shoal-agent" start
-    if wait_until_joined; then
+    start_and_wait || join_anew || joined=no
+    if [ "$joined" = yes ]; then
         rm -f "$prefix/state/token"
         for old in "$prefix"/versions/*; do
             [ "$old" = "$target" ] || rm -rf "$old"
@@ -652,7 +681,7 @@ start_agent() {
 or remove it with: $prefix/shoal-agent uninstall"
 }
 
-# A member once its identity is written, and the process lives.
+# Joined once a hub has welcomed this process, which says so by a file.
 wait_until_joined() {
     waited=0 absent=0
     while [ "$waited" -lt $((JOIN_LIMIT_S * 5)) ]; do
@@ -660,7 +689,7 @@ wait_until_joined() {
         waited=$((waited + 1))
         if "$prefix/shoal-agent" status >/dev/null 2>&1; then
             absent=0
-            [ ! -f "$prefix/state/identity.json" ] || [ "$waited" -lt 5 ] || return 0
+            [ ! -f "$prefix/state/connected" ] || return 0
         else
             absent=$((absent + 1))
             [ "$absent" -lt 10 ] || return 1

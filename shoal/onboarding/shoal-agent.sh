@@ -113,7 +113,10 @@ run() {
             roll_back "$why"
             continue
         fi
-        [ "$ending" = no ] && [ "$code" = "$RESTART" ] || exit "$code"
+        [ "$ending" = no ] && [ "$code" = "$RESTART" ] && continue
+        # For install.sh, which no service manager tells it in the same words.
+        echo "$code" >exit-code
+        exit "$code"
     done
 }
 
@@ -121,6 +124,7 @@ start_child() {
     set --
     while IFS= read -r argument; do set -- "$@" "$argument"; done <"$prefix/agent.args"
     unset SHOAL_TOKEN
+    rm -f exit-code connected
     if [ -f identity.json ]; then
         rm -f token
     elif [ -f token ]; then
@@ -218,6 +222,8 @@ logs() {
 # an administrator may take a device out.
 uninstall() {
     name=$(setting name)
+    joined=no
+    [ ! -f "$state/identity.json" ] || joined=yes
     stop || say "could not be stopped in good order"
     unit_file=$(setting unit_file)
     if [ -n "$unit_file" ]; then
@@ -241,7 +247,11 @@ uninstall() {
             say "the account $account could not be removed"
     fi
     say "removed from this device"
-    say "to take it out of the fleet, on the orchestrator: shoal devices remove $name"
+    if [ "$joined" = yes ]; then
+        say "to take it out of the fleet, on the orchestrator: shoal devices remove $name"
+    else
+        say "it had not joined a fleet: there is nothing to remove there"
+    fi
 }
 
 case ${1:-} in

@@ -130,6 +130,17 @@ def test_printed_line_makes_a_device_and_uninstalling_leaves_nothing(
     assert "identity is kept" in again.stdout
     assert pids <= {process.pid for process in device.processes()}
 
+    # A device that was removed is told so, and joins anew with a token; what it serves is kept.
+    fleet.shoal("devices", "remove", "hall-3")
+    refused = device.run(f"curl -fsSL {fleet.url}/shoal/v1/install.sh | sh")
+    assert refused.returncode != 0, refused.stdout
+    assert "it was removed" in refused.stderr
+    assert "shoal token create" in refused.stderr
+    anew = device.run(fleet.json("token", "create")["install"])
+    assert anew.returncode == 0, anew.stdout + anew.stderr
+    assert "joining anew" in anew.stdout
+    wait_for("hall-3 serves again", lambda: serves(fleet, "hall-3"), timeout_s=120)
+
     removed = device.run(f"curl -fsSL {fleet.url}/shoal/v1/install.sh | sh -s -- --uninstall")
     assert removed.returncode == 0, removed.stderr
     assert "shoal devices remove hall-3" in removed.stdout

@@ -103,6 +103,7 @@ async def test_agent_enrols_serves_and_says_goodbye(starter: Starter) -> None:
     updates = await updates_of(connection, "r1")
     assert [u.delta.text for u in updates if u.HasField("delta")] == ["one", "two", "three"]
     assert updates[-1].finished.usage.completion_tokens == 3
+    assert (starter.home / "connected").exists()  # what install.sh waits for
 
     children = psutil.Process(agent.pid).children()
     agent.signal(signal.SIGTERM)
@@ -264,6 +265,7 @@ async def test_final_rejections_end_the_agent(
     connection.send(reject=pb.Reject(reason=reason, message="no"))
     connection.hang_up()
     assert await agent.wait() == exit_code
+    assert not (starter.home / "connected").exists()
 
 
 async def test_hub_that_shuts_down_is_retried(starter: Starter) -> None:

@@ -49,6 +49,17 @@ def run(prefix: Path) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+def test_end_of_the_agent_is_left_for_the_installer(tmp_path: Path) -> None:
+    prefix = device(tmp_path)
+    environment(prefix / "versions" / "broken")
+    (prefix / "current").unlink()
+    (prefix / "current").symlink_to("versions/broken")
+    (prefix / "state" / "connected").touch()
+    assert run(prefix).returncode == 9
+    assert (prefix / "state" / "exit-code").read_text() == "9\n"
+    assert not (prefix / "state" / "connected").exists()
+
+
 @pytest.mark.parametrize(
     ("release", "limit_s", "why"),
     [("broken", 30, "ended with code 9"), ("hangs", 1, "not confirmed within 1 s")],
@@ -79,3 +90,21 @@ def test_release_that_was_kept_runs_from_then_on_and_older_ones_go(tmp_path: Pat
         assert folder.state().trial == ""
     assert {path.name for path in folder.versions.iterdir()} == {"two", "three"}
     assert os.readlink(folder.path / "current") == "versions/three"
+
+
+@pytest.mark.parametrize("joined", [True, False])
+def test_uninstalling_names_the_fleets_part_only_where_there_is_one(
+    tmp_path: Path, joined: bool
+) -> None:
+    prefix = device(tmp_path)
+    with (prefix / ".shoal-agent").open("a") as settings:
+        settings.write("name=pi\n")
+    if joined:
+        (prefix / "state" / "identity.json").touch()
+    done = subprocess.run(
+        [str(prefix / "shoal-agent"), "uninstall"],
+        text=True, capture_output=True, timeout=60, check=True,
+    )  # fmt: skip
+    assert ("shoal devices remove pi" in done.stdout) == joined
+    assert ("had not joined" in done.stdout) != joined
+    assert not prefix.exists()
