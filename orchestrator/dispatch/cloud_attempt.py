@@ -16,6 +16,12 @@ from shoal.openai.tier_use import TierUse
 from shoal.v1 import inference_pb2 as pb
 
 _NO_DEADLINE_S = 24 * 3600.0
+# Whatever else an endpoint calls the end of its answer is `stop`; without a name it was cut.
+_REASONS = {
+    "": pb.Finished.REASON_LENGTH,
+    "length": pb.Finished.REASON_LENGTH,
+    "content_filter": pb.Finished.REASON_CONTENT_FILTER,
+}
 
 
 class Clocks(Protocol):
@@ -109,9 +115,9 @@ class CloudAttempt:
         first_s = now_s if self._first_s is None else self._first_s
         counted = self._counted()
         tokens = counted.completion_tokens
-        cut = self._reader.finish_reason in ("", "length") or not self._count.fits
+        reason = _REASONS.get(self._reader.finish_reason, pb.Finished.REASON_STOP)
         finished = pb.Finished(
-            reason=pb.Finished.REASON_LENGTH if cut else pb.Finished.REASON_STOP,
+            reason=reason if self._count.fits else pb.Finished.REASON_LENGTH,
             usage=pb.Usage(prompt_tokens=counted.prompt_tokens, completion_tokens=tokens),
         )
         if self._reader.claimed is not None:

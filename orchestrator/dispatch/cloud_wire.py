@@ -8,6 +8,8 @@ from orchestrator.dispatch.faults import EndpointFault, FaultKind
 from shoal.openai.upstream import read_delta, read_usage, said
 from shoal.v1 import inference_pb2 as pb
 
+_TOOL_CALLS = ("tool_calls", "function_call")
+
 
 class ChunkReader:
     """Gathers one endpoint's stream: text as it comes, the end and the claimed usage."""
@@ -40,4 +42,6 @@ class ChunkReader:
             return None
         choice = choices[0]
         self.finish_reason = str(choice.get("finish_reason") or self.finish_reason)
+        if self.finish_reason in _TOOL_CALLS:
+            raise EndpointFault(FaultKind.TOOL_CALL, self._endpoint)
         return read_delta(choice)

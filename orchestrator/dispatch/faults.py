@@ -27,6 +27,7 @@ class FaultKind(StrEnum):
     MALFORMED = "malformed_answer"
     OVERSIZED = "oversized_answer"
     BROKE_OFF = "broke_off"
+    TOOL_CALL = "called_a_tool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,9 @@ _MEANINGS = {
     ),
     FaultKind.BROKE_OFF: _Meaning(
         "The answer of the cloud endpoint {0} broke off. Try again.", billed=True
+    ),
+    FaultKind.TOOL_CALL: _Meaning(
+        "The cloud endpoint {0} called a tool, and none was offered.", billed=True
     ),
 }
 

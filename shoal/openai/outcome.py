@@ -13,6 +13,7 @@ from shoal.v1 import inference_pb2 as pb
 _FINISH_REASONS = {
     pb.Finished.REASON_STOP: "stop",
     pb.Finished.REASON_LENGTH: "length",
+    pb.Finished.REASON_CONTENT_FILTER: "content_filter",
 }
 
 

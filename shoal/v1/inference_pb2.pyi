@@ -338,9 +338,11 @@ class Finished(_message.Message):
         REASON_UNSPECIFIED: _ClassVar[Finished.Reason]
         REASON_STOP: _ClassVar[Finished.Reason]
         REASON_LENGTH: _ClassVar[Finished.Reason]
+        REASON_CONTENT_FILTER: _ClassVar[Finished.Reason]
     REASON_UNSPECIFIED: Finished.Reason
     REASON_STOP: Finished.Reason
     REASON_LENGTH: Finished.Reason
+    REASON_CONTENT_FILTER: Finished.Reason
     REASON_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     TIMINGS_FIELD_NUMBER: _ClassVar[int]

@@ -34,6 +34,7 @@ from orchestrator.identity.tenants import Budgets, TenantPolicy
 from orchestrator.identity.tenants_redis import TenantStore
 from orchestrator.request import Privacy
 from shoal.errors import Reason, ShoalError
+from shoal.openai.outcome import Outcome
 from shoal.v1 import inference_pb2 as pb
 from tests.harness.cloud_upstream import (
     DONE,
@@ -156,6 +157,7 @@ FAULTS = [
     (stream('data: {"error": "overheated"}\n\n'), "server_error"),
     (stream(), "broke_off"),
     (stream(cut=True), "broke_off"),
+    (stream(chunk(choices=[{"delta": {}, "finish_reason": "tool_calls"}]), DONE), "called_a_tool"),
 ]
 
 
@@ -283,6 +285,16 @@ async def test_certificate_must_be_trusted(state: Redis, tmp_path: Path, trusted
             else:
                 assert "TLS" in last.failed.message
                 assert {t.failed for t in generation.account.tries} == {"tls_failed"}
+
+
+async def test_filtered_answer_says_so(state: Redis) -> None:
+    parts = [text_chunk("From"), text_chunk("", "content_filter"), usage_chunk(9, 1), DONE]
+    text, last, _, _ = await one_answer(state, stream(*parts))
+    assert text == "From"
+    assert last.finished.reason == pb.Finished.REASON_CONTENT_FILTER
+    outcome = Outcome("r1", "cloud")
+    outcome.take(last)
+    assert outcome.finish_reason == "content_filter"
 
 
 @pytest.mark.parametrize(
