@@ -92,16 +92,30 @@ class Dispatcher:
         """Begin; `ruling` is that of `rule`. Raises `ShoalError` when no tier is allowed."""
         drafted = self.drafted.get(request.model)
         if drafted is not None and ruling.may_leave:
-            starts: list[Start] = [
-                partial(DraftedGeneration, self.edge, self.cloud, request, drafted)
-            ]
-            hints = request.hints
-            if request.model in self.cloud.routes and not (hints.device or hints.device_class):
-                starts.append(partial(self.cloud.start, request, patient=True))
-            return TieredGeneration(starts, request, f"Devices draft it with '{drafted.draft}'.")
+            return self.start_drafted(request, drafted)
         plan = self.plan(request, ruling)
         starts = [self._start(tier, request, is_last=tier == plan.tiers[-1]) for tier in plan.tiers]
         return TieredGeneration(starts, request, plan.reason)
+
+    def start_drafted(
+        self, request: pb.GenerateRequest, drafted: DraftedModel, *, patient: bool = True
+    ) -> Generation:
+        """Begin on a device that drafts; an endpoint of the same name is next.
+
+        The gate and the tenant's budgets have the last word. Not `patient`: see `CloudBackend`.
+        """
+        starts: list[Start] = [partial(DraftedGeneration, self.edge, self.cloud, request, drafted)]
+        hints = request.hints
+        if request.model in self.cloud.routes and not (hints.device or hints.device_class):
+            starts.append(partial(self.cloud.start, request, patient=patient))
+        return TieredGeneration(starts, request, f"Devices draft it with '{drafted.draft}'.")
+
+    def drafted_now(self, model: str) -> DraftedModel | None:
+        """The drafted model of this name, while a device is ready with its draft."""
+        drafted = self.drafted.get(model)
+        if drafted is None or not self.presence(drafted.draft).ready_devices:
+            return None
+        return drafted
 
     def _start(self, tier: str, request: pb.GenerateRequest, *, is_last: bool) -> Start:
         if tier == "cloud":

@@ -10,7 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.endpoint import CloudConfig, CloudEndpoint, CloudModel, RetryLimits
 from orchestrator.dispatch.prices import Price
 from orchestrator.dispatch.speculative_models import DraftedModel
@@ -24,6 +26,7 @@ BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "hi"}],
     "max_tokens": 8,
 }
+CASCADE = {"model": "first-small"}
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,7 @@ async def gateway(
     cloud = CloudConfig(
         (CloudEndpoint("above", upstream.url, (dear,)),) if upstream else (),
         retry=RetryLimits(max_tries=1, max_wait_s=0.01),
+        cascades=(CascadePolicy("first-small", MODEL, ("bgi", "big"), audit_share=1.0),),
         drafted=(DraftedModel("big", MODEL, "10.0.0.5:8600", "cloud", price=price),),
     )
     async with running_gateway(folder, state_url, cloud=cloud) as rig:
@@ -138,3 +142,50 @@ async def test_pinned_request_is_drafted_there_or_not_at_all(
         # Without the pin the endpoint would have answered.
         served = await http.post("/v1/chat/completions", json=BODY)
         assert served.json()["shoal"]["tier"] == "cloud"
+
+
+async def unsure_and_drafts(request: pb.GenerateRequest) -> AsyncIterator[pb.SequenceUpdate]:
+    """A device that doubts what it says itself."""
+    async for update in drafts(request):
+        if request.measure_confidence and update.HasField("delta"):
+            update.delta.text = "doubtful"
+            update.delta.confidence.logprob.extend([-3.0] * 5)
+            update.delta.confidence.entropy.extend([3.0] * 5)
+            update.delta.confidence.margin.extend([0.05] * 5)
+        yield update
+
+
+async def test_cascade_goes_on_to_a_drafted_model(tmp_path: Path, state_url: str) -> None:
+    price = Price(Decimal(1), Decimal(2))
+    with capture_logs() as logs:
+        async with gateway(tmp_path, state_url, price=price) as (rig, http):
+            rig.hub.script = unsure_and_drafts
+            before = (await budget(rig, http, tokens_per_day=10**9))["spent"]["tokens_per_day"]
+            answer = (await http.post("/v1/chat/completions", json=BODY | CASCADE)).json()
+            spent = (await budget(rig, http))["spent"]["tokens_per_day"]
+    assert answer["choices"][0]["message"]["content"] == "drafted"
+    told = answer["shoal"]
+    assert told["cascade"]["target_model"] == "big"
+    assert [leg["model"] for leg in told["cascade"]["legs"]] == [MODEL, "big"]
+    assert told["cascade"]["legs"][1]["money"] == 15e-6
+    assert told["tokens_by_tier"] == {
+        "edge": {"prompt": 22, "completion": 8},
+        "cloud": {"prompt": 11, "completion": 2},
+    }
+    assert spent - before == 13
+    named = [line["model"] for line in logs if line["event"] == "cascade_model_not_served"]
+    assert named == ["bgi"]
+
+
+async def test_confident_answer_is_not_audited_by_a_drafted_model(
+    tmp_path: Path, state_url: str
+) -> None:
+    async with gateway(tmp_path, state_url) as (rig, http):
+        await budget(rig, http, tokens_per_day=10**9)
+        sure = CASCADE | {"shoal": {"cascade": {"threshold": 0.0}}}
+        rig.hub.script = unsure_and_drafts
+        answer = (await http.post("/v1/chat/completions", json=BODY | sure)).json()
+        assert answer["shoal"]["cascade"]["reason"] == "confident"
+        admin = {"authorization": f"Bearer {rig.admin_key}"}
+        metrics = (await http.get("/metrics", headers=admin)).text
+    assert 'shoal_cascade_audits_total{policy="first-small"' not in metrics

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from orchestrator.dispatch.backend import Account, Generation
 from orchestrator.dispatch.cascade.confidence import TokenFigures
 from shoal.errors import Reason, ShoalError
+from shoal.openai.speculative import drafted_uses
 from shoal.openai.tier_use import TierUse
 from shoal.v1 import inference_pb2 as pb
 
@@ -96,6 +97,14 @@ class Leg:
         return TierUse(self.prompt_tokens, self.num_tokens)
 
     @property
+    def uses(self) -> Mapping[str, TierUse]:
+        """Its tokens and money by tier: of a drafted answer the device's and the node's."""
+        own = self.generation.account.uses
+        if self.finished is not None and self.finished.HasField("speculated"):
+            return drafted_uses(self.finished) | own
+        return own or {self.generation.tier: self.use}
+
+    @property
     def joules(self) -> float | None:
         """Its energy; None: not known, as of one that was cut short."""
         timings = self.finished.timings if self.finished is not None else pb.Timings()
@@ -104,6 +113,7 @@ class Leg:
     def told(self) -> dict[str, object]:
         """Who was asked and what it used, for answers and records; times in ms, None: unknown."""
         use, finished = self.use, self.finished
+        costs = [each.cost_nanos for each in self.uses.values() if each.cost_nanos is not None]
         return {
             "model": self.model,
             "tier": self.generation.tier,
@@ -111,7 +121,7 @@ class Leg:
             "outcome": self.failed_code or ("finished" if finished is not None else "stopped"),
             "prompt_tokens": use.prompt_tokens,
             "completion_tokens": use.completion_tokens,
-            "money": None if use.cost_nanos is None else use.cost_nanos / 10**9,
+            "money": sum(costs) / 10**9 if costs else None,
             "joules": None if self.joules is None else round(self.joules, 4),
             "ttft_ms": None if finished is None else round(finished.timings.ttft_ms, 1),
             "total_ms": None if finished is None else round(finished.timings.total_ms, 1),
@@ -119,10 +129,11 @@ class Leg:
 
     def count_into(self, account: Account) -> None:
         """Add what this leg used."""
-        own, tier, use = self.generation.account, self.generation.tier, self.use
-        if tier in own.uses or use.prompt_tokens or use.completion_tokens:
-            before = account.uses.get(tier)
-            account.uses[tier] = use if before is None else _sum(before, use)
+        own, tier = self.generation.account, self.generation.tier
+        for each, use in self.uses.items():
+            if each in own.uses or use.prompt_tokens or use.completion_tokens:
+                before = account.uses.get(each)
+                account.uses[each] = use if before is None else _sum(before, use)
         account.tries.extend(own.tries)
         if tier == "edge":
             account.hub_ids.append(self.hub_id)

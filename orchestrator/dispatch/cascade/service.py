@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from orchestrator.dispatch.backend import Generation
 from orchestrator.dispatch.cascade.audit import Audits
 from orchestrator.dispatch.cascade.calibration import Calibration, Sample
 from orchestrator.dispatch.cascade.generation import CascadeGeneration
@@ -80,6 +81,7 @@ class Cascades:
         self._store = store
         self._dice = dice
         self._bars: dict[str, tuple[float, dict[str, Bar]]] = {}
+        self._warned: set[str] = set()
 
     def policy(self, model: str) -> CascadePolicy | None:
         """The cascade that answers for this model; None: it is an ordinary one.
@@ -138,7 +140,7 @@ class Cascades:
         run, judge = generation.run, generation.judge
         edge = generation.edge
         self._count(generation)
-        if edge is None or not judge.confidence.num_tokens or not _was_judged(generation.why):
+        if edge is None or not judge.confidence.num_tokens or not _was_judged(judge.why):
             return
         cloud = generation.account.uses.get("cloud")
         sample = Sample(
@@ -159,6 +161,7 @@ class Cascades:
             and edge.finished is not None
             and target is not None
             and target.tier == "cloud"
+            and target.model in self._dispatcher.cloud.routes
             and ruling.may_leave
             and self._dice.random() < run.policy.audit_share
         )
@@ -221,13 +224,27 @@ class Cascades:
         """All that is served now; with a class, ready on devices of that class only."""
         names = {m.name for s in self._dispatcher.edge.summaries() for m in s.models}
         found = []
-        for name in sorted(names | set(self._dispatcher.cloud.routes)):
+        drafted = {n for n in self._dispatcher.drafted if self._dispatcher.drafted_now(n)}
+        for name in sorted(names | drafted | set(self._dispatcher.cloud.routes)):
             seen = self._dispatcher.presence(name)
             ready = seen.ready_devices > 0 and (
                 not device_class or device_class in self._dispatcher.classes(name)
             )
-            found.append(KnownModel(name, seen.num_parameters, ready, seen.in_cloud))
+            in_cloud = seen.in_cloud or name in drafted
+            found.append(KnownModel(name, seen.num_parameters, ready, in_cloud))
+        # Before any device has come, theirs are all missing.
+        if names:
+            self._warn_of_strangers({each.name for each in found})
         return found
+
+    def _warn_of_strangers(self, served: set[str]) -> None:
+        """Say once of each name in the configuration that nothing of it is here, or configured."""
+        known = served | self._warned | set(self._dispatcher.drafted)
+        for policy in self.policies.values():
+            for model in (policy.edge, *policy.escalate_to):
+                if model and model not in known:
+                    self._warned.add(model)
+                    _log.warning("cascade_model_not_served", cascade=policy.name, model=model)
 
     def _starts(self, request: pb.GenerateRequest, route: Route) -> Starts:
         edge = again = target = None
@@ -248,16 +265,20 @@ class Cascades:
             if tier == "edge":
                 return self._on_edge(request)()
             # The cloud's own gate and budget decide whether it goes out.
-            generation = self._dispatcher.cloud.start(request, patient=patient)
+            drafted = self._dispatcher.drafted_now(request.model)
+            generation: Generation = (
+                self._dispatcher.start_drafted(request, drafted, patient=patient)
+                if drafted is not None
+                else self._dispatcher.cloud.start(request, patient=patient)
+            )
             return Leg(generation, request.model, request.request_id)
 
         return start
 
 
 def _was_judged(why: Why | None) -> bool:
-    return why in (
-        Why.CONFIDENT, Why.LOW_CONFIDENCE, Why.HOPELESS, Why.ESCALATION_FAILED, Why.NO_TARGET,
-    )  # fmt: skip
+    """Whether the threshold decided, so that another would have decided otherwise."""
+    return why in (Why.CONFIDENT, Why.LOW_CONFIDENCE, Why.HOPELESS)
 
 
 def _copy(
