@@ -118,8 +118,7 @@ def plan_kv(request: FitRequest) -> KvBudget:
         f"KV of a block        {_mib(per_token * BLOCK_TOKENS)}  ({BLOCK_TOKENS} tokens)",
     ]
     slots, context = request.slots, request.context_tokens
-    while slots > 1 and slots * context * per_token > available:
-        slots -= 1
+    slots = max(1, min(slots, available // max(1, context * per_token)))
     if slots * context * per_token > available:
         context = max(0, available // per_token // BLOCK_TOKENS * BLOCK_TOKENS)
     if context < min(MIN_CONTEXT_TOKENS, request.context_tokens):

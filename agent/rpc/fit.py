@@ -50,10 +50,13 @@ def main(arguments: Sequence[str]) -> int:
     context_by_default = default_context_tokens(
         free_bytes, shape.bytes_per_token, options.slots, trained_tokens
     )
-    told = (
-        f"by default           {context_by_default:>10} tokens a sequence  "
-        f"(a quarter of what is free, at most the {trained_tokens} it was trained for)"
-    )
+    if context_by_default:
+        told = f"{context_by_default:>10} tokens a sequence  (a quarter of what is free, at most "
+        told += f"the {trained_tokens} it was trained for)"
+    else:
+        told = f"too little for {options.slots} slots, which share a quarter of what is free: "
+        told += "--slots N or --context N lowers it"
+    told = f"by default           {told}"
     document = asdict(plan) | {
         "lines": [*plan.lines, told],
         "default_context_tokens": context_by_default,

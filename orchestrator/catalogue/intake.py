@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,10 @@ from shoal.gguf import GgufError
 from shoal.gguf_facts import GgufFacts, scan
 from shoal.model_fetch import DownloadError, download, file_sha256, hub_sha256, hub_url
 from shoal.model_names import catalogue_name
+from shoal.named_files import named_file
 
+# Of a source in a message: a longer one is no path.
+_TOLD_CHARS = 200
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
@@ -53,7 +57,9 @@ async def take_in(order: Order, unix_ms: int, told: Told) -> Variant:
         told("scanning", 0, 0)
         facts = await asyncio.to_thread(scan, path)
     except (GgufError, DownloadError, OSError, ValueError) as error:
-        raise IntakeError(f"{order.source}: {error}") from error
+        why = str(error)  # of a download it begins with the address
+        named = why if why.startswith(order.source) else f"{order.source[:_TOLD_CHARS]}: {why}"
+        raise IntakeError(named) from error
     if order.sha256 and found != order.sha256.lower():
         raise IntakeError(f"{order.source}: SHA-256 is {found}, expected {order.sha256.lower()}")
     name = order.name or catalogue_name(path)
@@ -107,10 +113,14 @@ async def _fetched(order: Order, told: Told) -> Path:
 
 
 def _of_this_machine(source: str) -> Path:
-    path = Path(source).expanduser()
-    if not path.is_absolute() or not path.is_file():
-        raise IntakeError(f"{source}: no such file on the orchestrator's machine")
-    return path.resolve()
+    path = os.path.expanduser(source)
+    if not os.path.isabs(path) or not os.path.exists(path):
+        why = "no such file on the orchestrator's machine"
+    elif (file := named_file(path)) is not None:
+        return file.resolve()
+    else:
+        why = "not a regular file"
+    raise IntakeError(f"{source[:_TOLD_CHARS]}: {why}")
 
 
 def _of_package(source: str) -> Path:

@@ -14,6 +14,7 @@ import typer
 from shoal.cli.agent_homes import check_device_name, home_of_agent
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 from shoal.home import default_home, environment_with
 from shoal.kv_sharing import SharePolicy
@@ -81,7 +82,9 @@ def calibrate_agent(  # noqa: PLR0913, PLR0917 - a command's options are its par
     context: Annotated[
         int | None, typer.Option(min=256, help="Tokens that each is to have.")
     ] = None,
-    limit_s: Annotated[float, typer.Option(min=1, help="For all candidates together.")] = 30.0,
+    limit_s: Annotated[
+        float, typer.Option(callback=finite, min=1, help="For all candidates together.")
+    ] = 30.0,
     again: Annotated[bool, typer.Option(help="Measure again what is known.")] = False,
 ) -> None:
     """Measure which variant, threads, slots and KV type suit this device, for its next start."""
@@ -118,7 +121,8 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     slots: Annotated[int | None, typer.Option(min=1, help="Sequences at once.")] = None,
     context: Annotated[int | None, typer.Option(min=256, help="Tokens a sequence.")] = None,
     tdp_w: Annotated[
-        float | None, typer.Option(min=0.1, help="Power under load, W, if there is no meter.")
+        float | None,
+        typer.Option(callback=finite, min=0.1, help="Power under load, W, if there is no meter."),
     ] = None,
     kv_type: Annotated[
         KvTypeOption,
@@ -130,7 +134,9 @@ def run_agent(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
     ] = None,
     kv_write_limit: Annotated[
         float | None,
-        typer.Option(min=0, metavar="MB/S", help="For KV blocks that leave it; 0: no limit."),
+        typer.Option(
+            callback=finite, min=0, metavar="MB/S", help="For KV blocks that leave it; 0: no limit."
+        ),
     ] = None,
 ) -> None:
     """Turn this process into an agent that serves models for a fleet."""

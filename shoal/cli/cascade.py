@@ -11,6 +11,7 @@ from rich.table import Table
 
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, print_json
 
 cascade_app = typer.Typer(
@@ -50,9 +51,12 @@ def show(tenant: TenantOption = "default", as_json: JsonFlag = False) -> None:
 @reported
 def calibrate(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     share: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Of requests that may go on.")
+        float | None,
+        typer.Option(callback=finite, min=0, max=1, help="Of requests that may go on."),
     ] = None,
-    money_per_day: Annotated[float | None, typer.Option(min=0, help="In the currency.")] = None,
+    money_per_day: Annotated[
+        float | None, typer.Option(callback=finite, min=0, help="In the currency.")
+    ] = None,
     tokens_per_day: Annotated[int | None, typer.Option(min=0, help="Of the cloud.")] = None,
     policy: Annotated[str, typer.Option(help="The cascade.")] = "auto",
     tenant: TenantOption = "default",

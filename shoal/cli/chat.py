@@ -12,6 +12,7 @@ from rich.markup import escape
 from shoal.cli.client import GatewayClient, find_endpoint
 from shoal.cli.commands import reported, user_client
 from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, ms_text, notes, print_json
 from shoal.home import default_home
 
@@ -49,7 +50,7 @@ def chat(
     prompt: Annotated[str | None, typer.Argument(help="Left out: a conversation.")] = None,
     model: ModelOption = None,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 512,
-    temperature: Annotated[float | None, typer.Option(min=0, max=2)] = None,
+    temperature: Annotated[float | None, typer.Option(callback=finite, min=0, max=2)] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Ask the fleet; without a prompt hold a conversation (end it with Ctrl-D)."""

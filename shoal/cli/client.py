@@ -130,6 +130,9 @@ class GatewayClient:
                 f"{self._endpoint.url} did not answer in time.",
                 "See `shoal doctor` and the logs in the state directory.",
             ) from None
+        except httpx.InvalidURL as error:
+            message = f"No address at {self._endpoint.url} can be made of what was given: {error}"
+            raise CliError(ExitCode.USAGE, message, "Shorten it.") from None
         except httpx.HTTPError as error:
             raise CliError(
                 ExitCode.UNREACHABLE,

@@ -8,6 +8,7 @@ import sys
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from shoal.cli.commands import reported
 from shoal.cli.exit_codes import CliError, ExitCode
@@ -32,7 +33,10 @@ def fit(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     kv_type: Annotated[KvElement, typer.Option(help="Elements of the cache.")] = KvElement.F16,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show how the KV cache's memory is calculated for a model on this device."""
+    """Show how the KV cache's memory is calculated for a model on this device.
+
+    Exit code 1: it does not fit.
+    """
     arguments = [model, "--slots", str(slots), "--kv-type", kv_type]
     arguments += ["--models-dir", str(default_home().models_dir)]
     for flag, value in (("--context", context), ("--memory-mib", memory_mib)):
@@ -41,10 +45,12 @@ def fit(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     document = _run(arguments)
     if as_json:
         print_json(document)
-        return
-    answer.print(f"[bold]{document['file']}[/bold]")
-    for line in document["lines"]:
-        answer.print(line, highlight=False, soft_wrap=True)
+    else:
+        answer.print(f"[bold]{escape(document['file'])}[/bold]")
+        for line in document["lines"]:
+            answer.print(line, highlight=False, markup=False, soft_wrap=True)
+    if not document["fits"]:
+        raise typer.Exit(int(ExitCode.FAILED))
 
 
 def _run(arguments: list[str]) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import os
 import time
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,6 +13,7 @@ from rich.table import Table
 
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, bytes_text, notes, print_json
 
 _POLL_S = 0.3
@@ -30,8 +31,9 @@ def add(
 ) -> None:
     """Take a model file into the fleet's catalogue."""
     client = admin_client()
-    if Path(source).expanduser().is_file():
-        source = str(Path(source).expanduser().absolute())
+    path = os.path.expanduser(source)
+    if os.path.exists(path):  # of any kind: the orchestrator says what is wrong with a folder
+        source = os.path.abspath(path)
     body = {"source": source, "name": name, "sha256": sha256}
     status = client.post("/shoal/v1/catalogue", {k: v for k, v in body.items() if v})
     shown = ""
@@ -77,7 +79,9 @@ def deploy(
     model: ModelArgument,
     to: Annotated[str, typer.Option(help="Devices: 'class=arm_cpu,site!=lab', or '*'.")] = "*",
     replicas: Annotated[int, typer.Option(min=0, help="0: on all of them.")] = 0,
-    rate_mbit: Annotated[float, typer.Option(min=0, help="Each device's fetch; 0: free.")] = 0,
+    rate_mbit: Annotated[
+        float, typer.Option(callback=finite, min=0, help="Each device's fetch; 0: free.")
+    ] = 0,
     as_json: JsonFlag = False,
 ) -> None:
     """Have devices serve a model, now and whenever they come back."""

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from shoal.cli.commands import reported
 from shoal.cli.exit_codes import CliError, ExitCode
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 
 # Exit code of the simulator for a wrong file or option.
@@ -35,7 +36,9 @@ def simulate(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
         typer.Option(help="round_robin, least_loaded, shoal_latency, shoal_edp; repeatable."),
     ] = None,
     requests: Annotated[int, typer.Option(min=1, help="Synthetic requests.")] = 10_000,
-    load: Annotated[float, typer.Option(min=0.01, help="Share of the fleet's capacity.")] = 0.7,
+    load: Annotated[
+        float, typer.Option(callback=finite, min=0.01, help="Share of the fleet's capacity.")
+    ] = 0.7,
     seed: Annotated[int, typer.Option(help="Same seed, same result.")] = 1,
     plot: Annotated[Path | None, typer.Option(help="Write a chart (SVG) there.")] = None,
     as_json: JsonFlag = False,

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from shoal.cli.client import GatewayClient
 from shoal.cli.commands import admin_client, reported
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 
 tenants_app = typer.Typer(help="Privacy and cloud budgets of tenants.", no_args_is_help=True)
@@ -40,16 +41,23 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - a command's options are its paramete
     privacy: Annotated[str | None, typer.Option(help="any, local_preferred, local_only.")] = None,
     tokens_per_day: Annotated[int | None, typer.Option(min=0, help="Of the cloud.")] = None,
     tokens_per_month: Annotated[int | None, typer.Option(min=0, help="Of the cloud.")] = None,
-    money_per_day: Annotated[float | None, typer.Option(min=0, help="In the currency.")] = None,
-    money_per_month: Annotated[float | None, typer.Option(min=0, help="In the currency.")] = None,
-    requests_per_minute: Annotated[float | None, typer.Option(min=0)] = None,
-    tokens_per_minute: Annotated[float | None, typer.Option(min=0)] = None,
-    weight: Annotated[float | None, typer.Option(help="Share while requests wait.")] = None,
+    money_per_day: Annotated[
+        float | None, typer.Option(callback=finite, min=0, help="In the currency.")
+    ] = None,
+    money_per_month: Annotated[
+        float | None, typer.Option(callback=finite, min=0, help="In the currency.")
+    ] = None,
+    requests_per_minute: Annotated[float | None, typer.Option(callback=finite, min=0)] = None,
+    tokens_per_minute: Annotated[float | None, typer.Option(callback=finite, min=0)] = None,
+    weight: Annotated[
+        float | None, typer.Option(callback=finite, help="Share while requests wait.")
+    ] = None,
     objective: Annotated[
         str | None, typer.Option(help="Of requests that do not say: latency, edp, energy.")
     ] = None,
     hedge_after: Annotated[
-        float | None, typer.Option(min=0, help="The same; in predicted TTFTs, 0: never.")
+        float | None,
+        typer.Option(callback=finite, min=0, help="The same; in predicted TTFTs, 0: never."),
     ] = None,
     no_limits: Annotated[
         bool, typer.Option("--no-limits", help="Drop all earlier limits and defaults.")

@@ -18,6 +18,7 @@ from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.fleet_file import FleetRecord, FleetState, read_record
 from shoal.cli.fleet_lock import FleetLock
 from shoal.cli.launches import UpOptions
+from shoal.cli.options import finite
 from shoal.cli.output import JsonFlag, answer, print_json
 from shoal.cli.processes import marked_processes, wait_for_end
 from shoal.cli.progress import follow_progress
@@ -27,6 +28,7 @@ from shoal.gguf import GgufError
 from shoal.gguf_facts import scan
 from shoal.home import Home, child_environment, default_home
 from shoal.kv_sharing import SharePolicy, write_limit_flag
+from shoal.named_files import named_file
 from shoal.ports import another_port, bind_failure
 
 DEFAULT_PORT = 8421
@@ -69,7 +71,9 @@ def up(  # noqa: PLR0913, PLR0917 - a command's options are its parameters
     ] = SharePolicy.ALWAYS,
     kv_write_limit: Annotated[
         float,
-        typer.Option(min=0, metavar="MB/S", help="For what a device shares; 0: no limit."),
+        typer.Option(
+            callback=finite, min=0, metavar="MB/S", help="For what a device shares; 0: no limit."
+        ),
     ] = 0.0,
     as_json: JsonFlag = False,
 ) -> None:
@@ -151,8 +155,7 @@ def _model_argument(model: str) -> str:
 
     CliError at once, not when Ray is up, for a file that no engine could load.
     """
-    path = Path(model).expanduser()
-    if path.is_file():
+    if (path := named_file(model)) is not None:
         try:
             scan(path)
         except GgufError as error:
@@ -164,9 +167,9 @@ def _model_argument(model: str) -> str:
         except OSError as error:
             message = f"--model: {path} cannot be read: {error.strerror}"
             raise CliError(ExitCode.USAGE, message) from error
-        return str(path.absolute())
+        return str(path)
     if "/" in model or model.endswith(".gguf"):
-        raise CliError(ExitCode.USAGE, f"--model: there is no file {path}")
+        raise CliError(ExitCode.USAGE, f"--model: there is no file {model[:200]}")
     return model
 
 

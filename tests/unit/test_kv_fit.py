@@ -1,4 +1,5 @@
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -50,3 +51,35 @@ def test_the_command_shows_the_calculation() -> None:
     smaller = CliRunner().invoke(app, ["models", "fit", str(smollm2_file()), "--kv-type", "q8_0"])
     assert "30 layers x 3 KV heads x (64 + 64) x 1.0625 B, q8_0" in smaller.stdout
     assert CliRunner().invoke(app, ["models", "fit", "no-such"]).exit_code == 2
+
+
+def test_what_does_not_fit_ends_with_an_exit_code_of_its_own() -> None:
+    fit = ["models", "fit", str(smollm2_file())]
+    ended = CliRunner().invoke(app, [*fit, "--memory-mib", "1"])
+    assert ended.exit_code == 1
+    assert "does not fit" in ended.stdout
+    ended = CliRunner().invoke(app, [*fit, "--memory-mib", "1", "--json"])
+    assert ended.exit_code == 1
+    assert json.loads(ended.stdout)["fits"] is False
+
+
+def test_more_slots_than_any_device_has_are_lowered_at_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([str(smollm2_file()), "--memory-mib", "4000", "--slots", "100000000"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert 0 < document["slots"] < 100
+    assert "too little for 100000000 slots" in document["lines"][-1]
+    assert " 0 tokens" not in document["lines"][-1]
+
+
+def test_what_is_no_regular_file_and_what_is_no_path_are_told_in_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for path in (tmp_path, tmp_path / "pipe.gguf"):
+        assert main([str(path)]) == 2
+        assert "not a regular file" in capsys.readouterr().err
+    assert main(["x" * 5000]) == 2
+    assert "no such file" in (told := capsys.readouterr().err)
+    assert len(told) < 500
