@@ -112,8 +112,6 @@ class Upstream:
     def _body(self, request: pb.GenerateRequest) -> dict[str, Any]:
         max_tokens = request.max_tokens if request.HasField("max_tokens") else None
         asked = upstream_body(request, self._settings.upstream_model, max_tokens)
-        if request.ignore_eos:
-            asked["ignore_eos"] = True
         return {**_DEFAULTS, **self._settings.body, **asked}
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from orchestrator.dispatch.breaker import Breaker
 from orchestrator.dispatch.endpoint import CloudEndpoint, CloudModel
 from orchestrator.dispatch.faults import EndpointFault, FaultKind
+from shoal.errors import Reason, ShoalError
+from shoal.v1 import inference_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,21 @@ class RouteBreaker:
         """The request ended without saying anything of the endpoint."""
         self.endpoint.released()
         self.model.released()
+
+
+def able(routes: Sequence[CloudRoute], request: pb.GenerateRequest) -> list[CloudRoute]:
+    """Those that do all that is asked.
+
+    Raises INVALID_ARGUMENT when there is none: a field is refused by name, never ignored.
+    """
+    fit = [route for route in routes if route.endpoint.takes_ignore_eos or not request.ignore_eos]
+    if not fit:
+        raise ShoalError(
+            Reason.INVALID_ARGUMENT,
+            f"'ignore_eos' is not known to the cloud endpoints of {request.model}.",
+            param="ignore_eos",
+        )
+    return fit
 
 
 def in_turn(routes: Sequence[CloudRoute], dice: random.Random) -> list[CloudRoute]:

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from orchestrator.dispatch.backend import Account, Try
-from orchestrator.dispatch.choosing import CloudRoute, EndpointChooser
+from orchestrator.dispatch.choosing import CloudRoute, EndpointChooser, able
 from orchestrator.dispatch.cloud_attempt import CloudAttempt
 from orchestrator.dispatch.cloud_http import EndpointClient
 from orchestrator.dispatch.endpoint import CloudConfig
@@ -129,7 +129,7 @@ class CloudGeneration:
             order = self._backend.chooser.order(self._request.model)
             own = [route for route in order if route.endpoint.own]
             outbound = await self._backend.gate.admit(self._request, own=bool(own))
-            order = own if outbound.own_only else order
+            order = able(own if outbound.own_only else order, self._request)
             allowance = await self._backend.spending.reserve(
                 outbound, [route.model.price for route in order]
             )

@@ -79,6 +79,11 @@ class CloudEndpoint:
     # The configuration says that it counts as the fleet's edge: local requests may go there.
     own: bool = False
 
+    @property
+    def takes_ignore_eos(self) -> bool:
+        """Whether its server is one that the fleet runs: shoal's engine and vLLM know the field."""
+        return self.salt is not Salt.NONE
+
 
 @dataclass(frozen=True, slots=True)
 class RetryLimits:

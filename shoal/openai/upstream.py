@@ -41,6 +41,9 @@ def upstream_body(
         body["logit_bias"] = {str(k): v for k, v in request.sampling.logit_bias.items()}
     if request.stop:
         body["stop"] = list(request.stop)
+    if request.ignore_eos:
+        # Not OpenAI's: callers ask servers that know it only.
+        body["ignore_eos"] = True
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
     chat = request.WhichOneof("prompt") == "chat"

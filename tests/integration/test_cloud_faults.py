@@ -23,6 +23,7 @@ from orchestrator.dispatch.endpoint import (
     CloudEndpoint,
     CloudModel,
     RetryLimits,
+    Salt,
     Timeouts,
 )
 from orchestrator.dispatch.outbound import OutboundGate
@@ -263,6 +264,23 @@ async def test_endpoints_own_words_reach_the_client_only(
     assert len(upstream.bodies) == 1
     assert [t.failed for t in generation.account.tries] == ["refused_request (400)"]
     assert "three fish" not in "".join(capfd.readouterr())
+
+
+async def test_ignore_eos_goes_to_servers_of_the_fleets_own_only(state: Redis) -> None:
+    request = ask()
+    request.ignore_eos = True
+    async with running_upstream() as stranger, running_upstream() as ours:
+        theirs = endpoint(stranger.url, "a")
+        async with backend_of(state, theirs) as backend:
+            _, last = await read(backend.start(request))
+            assert last.failed.param == "ignore_eos"
+            assert ShoalError.from_wire(last.failed).reason is Reason.INVALID_ARGUMENT
+        second = endpoint(ours.url, "b", priority=1, salt=Salt.CACHE_SALT)
+        async with backend_of(state, theirs, second) as backend:
+            text, _ = await read(backend.start(request))
+            assert text == "From above"
+        assert not stranger.bodies
+        assert ours.bodies[0]["ignore_eos"] is True
 
 
 @pytest.mark.parametrize("trusted", [True, False])
