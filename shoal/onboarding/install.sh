@@ -66,7 +66,7 @@ read_settings() {
     prefix=${SHOAL_PREFIX:-}
     account=${SHOAL_USER:-}
     version=${SHOAL_VERSION:-}
-    service=${SHOAL_SERVICE:-auto}
+    service=${SHOAL_SERVICE:-}
     start=${SHOAL_START:-1}
     bundle=${SHOAL_BUNDLE:-} bundle_sha256=''
     dry_run=no uninstall=no
@@ -114,17 +114,25 @@ read_settings() {
     url=${url%/}
     if [ "$(id -u)" = 0 ]; then
         prefix=${prefix:-/opt/shoal-agent}
-        account=${account:-shoal-agent}
     else
         prefix=${prefix:-${XDG_DATA_HOME:-$HOME/.local/share}/shoal-agent}
-        account=${account:-$(id -un)}
-        [ "$account" = "$(id -un)" ] || die "only root can install for the account $account"
     fi
     case $prefix in
     /) die "--prefix / is not possible" ;;
     /*) prefix=${prefix%/} ;;
     *) prefix="$PWD/${prefix%/}" ;;
     esac
+    account=${account:-$(kept user)}
+    if [ "$(id -u)" = 0 ]; then
+        account=${account:-shoal-agent}
+    else
+        account=${account:-$(id -un)}
+        [ "$account" = "$(id -un)" ] || die "only root can install for the account $account"
+    fi
+    # What was found to run systemd is looked for again; what was to do without it, does.
+    [ -n "$service" ] || [ "$(kept service_asked)" != none ] || service=none
+    service=${service:-auto}
+    service_asked=$service
     case $service in auto | none) ;; *) die "--service is auto or none" ;; esac
     case $kv_type in '' | auto | f16 | q8_0) ;; *) die "--kv-type is f16, q8_0 or auto" ;; esac
     case $calibrate in '' | auto | never) ;; *) die "--calibrate is auto or never" ;; esac
@@ -146,6 +154,7 @@ settle_names() {
         name=$known
     else
         member=no
+        name=${name:-$(kept name)}
         name=${name:-$(uname -n | cut -d. -f1)}
         [ -n "$token" ] || die "a join token is needed" \
             "on the orchestrator: shoal token create; then pass --token TOKEN"
@@ -408,6 +417,7 @@ make_places() {
         echo "user=$account"
         echo "created_user=$created_user"
         echo "service=$service"
+        echo "service_asked=$service_asked"
         echo "unit=$unit"
         echo "unit_file=$unit_file"
     } >"$prefix/.shoal-agent.new"
