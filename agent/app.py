@@ -45,6 +45,7 @@ from agent.upgrade.upgrades import Upgrades
 from shoal.home import Home
 from shoal.logs import set_up_logs
 from shoal.model_names import catalogue_name
+from shoal.selector import CALIBRATED
 from shoal.tasks import cancelled
 
 log = structlog.get_logger()
@@ -88,7 +89,7 @@ async def _run(
     capabilities = await asyncio.to_thread(_capabilities, config, companions)
     choices, uncalibrated = calibrated(config, capabilities)
     models = models | {name: choice.file for name, choice in choices.items()}
-    labels = {f"calibrated/{name}": str(choice) for name, choice in choices.items()}
+    labels = {f"{CALIBRATED}{name}": str(choice) for name, choice in choices.items()}
     capabilities = dataclasses.replace(capabilities, labels={**capabilities.labels, **labels})
     meters, _ = find_meters(Path("/"), gpus=capabilities.detected_class == "gpu")
     device = Device(

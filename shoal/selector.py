@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,62}[A-Za-z0-9])?")
 BUILT_IN = frozenset({"id", "name", "class", "arch"})
+# Before a model's name: what a device's calibration chose for it, as its agent tells. No owner's.
+CALIBRATED = "calibrated/"
 
 
 @dataclass(frozen=True, slots=True)

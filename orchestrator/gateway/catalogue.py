@@ -21,7 +21,7 @@ from orchestrator.fleet.view import DeviceId
 from shoal.errors import Reason, ShoalError, invalid
 from shoal.home import model_hub_from_environment
 from shoal.openai.fields import Fields
-from shoal.selector import BUILT_IN, check_label, parse_selector
+from shoal.selector import BUILT_IN, CALIBRATED, check_label, parse_selector
 
 _log = structlog.get_logger(__name__)
 
@@ -157,6 +157,8 @@ class Catalogue:
             raise invalid("set", str(error)) from error
         if BUILT_IN & put.keys():
             raise invalid("set", f"These labels are built in: {', '.join(sorted(BUILT_IN))}.")
+        if own := [key for key in put if key.startswith(CALIBRATED)]:
+            raise invalid("set", f"{own[0]!r}: labels under {CALIBRATED!r} are the agent's own.")
         await self._store.set_labels(device_id, put, drop)
         return {"device_id": device_id, "labels": await self._store.labels(device_id)}
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from shoal.errors import Reason, ShoalError, invalid
+from shoal.tenant_names import TENANT_NAME_RULE, may_name_a_tenant
 
 PREFIX = "sk-shoal-"
 # Of a key's public name.
 ID_CHARS = 12
 _SHAPE = re.compile(r"sk-shoal-[A-Za-z0-9_-]{43}")
-_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Role(StrEnum):
@@ -79,10 +79,6 @@ def unknown_key() -> ShoalError:
 
 def check_label(param: str, value: str) -> str:
     """A tenant's or key's name, as it may appear in logs; raises INVALID_ARGUMENT."""
-    if _LABEL.fullmatch(value) is None:
-        raise invalid(
-            param,
-            f"{param} must be 1 to 63 letters, digits, dots, dashes or underscores and begin"
-            " with a letter or digit",
-        )
+    if not may_name_a_tenant(value):
+        raise invalid(param, f"{param} {TENANT_NAME_RULE}")
     return value

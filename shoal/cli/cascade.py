@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from shoal.cli.addresses import tenant_part
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.options import finite
@@ -26,7 +26,8 @@ TenantOption = Annotated[str, typer.Option(help="Whose traffic and threshold.")]
 @reported
 def show(tenant: TenantOption = "default", as_json: JsonFlag = False) -> None:
     """List the cascades with a tenant's thresholds and what is known of its answers."""
-    reply = admin_client().get(f"/shoal/v1/tenants/{quote(tenant, safe='')}/cascades")
+    path = f"/shoal/v1/tenants/{tenant_part(tenant)}/cascades"
+    reply = admin_client().get(path)
     if as_json:
         print_json(reply)
         return
@@ -74,7 +75,7 @@ def calibrate(  # noqa: PLR0913, PLR0917 - a command's options are its parameter
             "One target is needed.",
             "Give one of --share, --money-per-day, --tokens-per-day.",
         )
-    path = f"/shoal/v1/tenants/{quote(tenant, safe='')}/cascades/calibrate"
+    path = f"/shoal/v1/tenants/{tenant_part(tenant)}/cascades/calibrate"
     reply = admin_client().post(path, {"policy": policy, "dry_run": dry_run, **given})
     if as_json:
         print_json(reply)

@@ -13,9 +13,9 @@ from rich.table import Table
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.inspect import STATE_COLOURS, DeviceArgument, clock_text, find_device
 from shoal.cli.output import JsonFlag, answer, bytes_text, print_json
+from shoal.selector import CALIBRATED
 
 # The agent's label of a model that it serves as calibrated: the model's name goes behind it.
-_CALIBRATED = "calibrated/"
 
 Row = tuple[str, str]
 
@@ -48,8 +48,8 @@ def rows_of(device: dict[str, Any], now_unix_s: float) -> Iterator[Row]:
     for model in device["models"]:
         yield from _model(model)
     for label, choice in sorted(told.get("labels", {}).items()):
-        if label.startswith(_CALIBRATED):
-            yield "calibrated", f"{label.removeprefix(_CALIBRATED)}: {choice}"
+        if label.startswith(CALIBRATED):
+            yield "calibrated", f"{label.removeprefix(CALIBRATED)}: {choice}"
     for model, sums in sorted(device.get("local_served", {}).items()):
         yield "served on its own port", f"{model}: {sums.get('finished', 0):.0f} requests"
     yield from [("note", text) for text in told.get("notes", [])]

@@ -8,6 +8,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from shoal.cli.addresses import part
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, joules_text, ms_text, print_json
 
@@ -18,7 +19,8 @@ def explain(
     as_json: JsonFlag = False,
 ) -> None:
     """Show a request's routing decision: candidates, rejections, predicted and actual."""
-    record = admin_client().get(f"/shoal/v1/decisions/{request_id}")
+    path = f"/shoal/v1/decisions/{part(request_id, 'request')}"
+    record = admin_client().get(path)
     if as_json:
         print_json(record)
         return

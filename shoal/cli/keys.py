@@ -6,11 +6,11 @@ import hashlib
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.table import Table
 
+from shoal.cli.addresses import part
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, notes, print_json
 
@@ -70,7 +70,8 @@ def revoke_key(
     if key.startswith("sk-"):
         # The key itself stays here: addresses are logged.
         key_id = hashlib.sha256(key.encode()).hexdigest()[:_ID_CHARS]
-    reply = admin_client().post(f"/shoal/v1/keys/{quote(key_id, safe='')}/revoke", {})
+    path = f"/shoal/v1/keys/{part(key_id, 'key')}/revoke"
+    reply = admin_client().post(path, {})
     if as_json:
         print_json(reply)
     else:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from shoal.cli.addresses import part
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.exit_codes import CliError, ExitCode
 from shoal.cli.options import finite
@@ -65,13 +65,13 @@ def catalogue(as_json: JsonFlag = False) -> None:
 @reported
 def remove(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Take a model file out of the catalogue; the file itself stays."""
-    _change(f"/shoal/v1/catalogue/{quote(model, safe='')}/remove", as_json=as_json)
+    _change(f"/shoal/v1/catalogue/{part(model, 'model')}/remove", as_json=as_json)
 
 
 @reported
 def retry(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Try a model file again where engines could not load it."""
-    _change(f"/shoal/v1/catalogue/{quote(model, safe='')}/retry", as_json=as_json)
+    _change(f"/shoal/v1/catalogue/{part(model, 'model')}/retry", as_json=as_json)
 
 
 @reported
@@ -97,7 +97,7 @@ def deploy(
 @reported
 def undeploy(model: ModelArgument, as_json: JsonFlag = False) -> None:
     """Have devices drop a model that was deployed."""
-    _change(f"/shoal/v1/deployments/{quote(model, safe='')}/remove", as_json=as_json)
+    _change(f"/shoal/v1/deployments/{part(model, 'model')}/remove", as_json=as_json)
 
 
 @reported
@@ -140,7 +140,7 @@ def label(
             drop.append(each[:-1])
         else:
             raise CliError(ExitCode.USAGE, f"{each!r} is neither KEY=VALUE nor KEY-.")
-    path = f"/shoal/v1/devices/{quote(device, safe='')}/labels"
+    path = f"/shoal/v1/devices/{part(device, 'device')}/labels"
     reply = admin_client().post(path, {"set": put, "remove": drop})
     if as_json:
         print_json(reply)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from shoal.cli.addresses import tenant_part
 from shoal.cli.client import GatewayClient
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.options import finite
@@ -69,8 +69,8 @@ def set_tenant(  # noqa: PLR0913, PLR0917 - a command's options are its paramete
     rates = (requests_per_minute, tokens_per_minute, weight)
     names = (*_BUDGETS, *_RATES, *_DEFAULTS)
     given = dict(zip(names, (*budgets, *rates, objective, hedge_after), strict=True))
+    path = f"/shoal/v1/tenants/{tenant_part(tenant)}"
     client = admin_client()
-    path = f"/shoal/v1/tenants/{quote(tenant, safe='')}"
     body = changed(_known(client, tenant), {"privacy": privacy, **given}, no_limits=no_limits)
     reply = client.put(path, body)
     if as_json:

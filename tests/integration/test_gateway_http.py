@@ -250,6 +250,9 @@ async def test_admin_makes_keys_and_tokens_and_sees_devices(rig: GatewayRig) -> 
         made = (await admin.post("/shoal/v1/keys", json={"tenant": "beta", "name": "ci"})).json()
         token = (await admin.post("/shoal/v1/tokens", json={"ttl_s": 60})).json()["token"]
         await admin.post("/shoal/v1/devices/bench-arm/labels", json={"set": {"site": "hall"}})
+        reserved = await admin.post(
+            "/shoal/v1/devices/bench-arm/labels", json={"set": {"calibrated/m": "f16"}}
+        )
         devices = (await admin.get("/shoal/v1/devices")).json()["devices"]
         missing = await admin.get("/shoal/v1/decisions/none")
         bad_ttl = await admin.post("/shoal/v1/tokens", json={"ttl_s": "soon"})
@@ -260,6 +263,8 @@ async def test_admin_makes_keys_and_tokens_and_sees_devices(rig: GatewayRig) -> 
     assert join["ca_pem"] == rig.authority.ca_pem
     assert join["hub_addresses"] == [f"192.0.2.7:{rig.hub_port}"]
     assert devices[0]["labels"] == {"site": "hall"}
+    assert reserved.status_code == 400
+    assert "the agent's own" in reserved.json()["error"]["message"]
     assert [(d["name"], d["state"], d["class"]) for d in devices] == [
         ("bench-arm", "READY", "arm_cpu")
     ]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from shoal.cli.app import app
 from shoal.cli.explain import cost_lines
 from shoal.cli.tenants import changed, tenant_table
 
@@ -57,3 +60,34 @@ def test_explanation_names_tokens_and_money_by_tier() -> None:
         "usage     usage_missing",
     ]
     assert cost_lines({}) == []
+
+
+@pytest.mark.parametrize("name", ["a/b", "", "..", "a b", "x" * 64])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tenants", "set", "{}", "--privacy", "any"),
+        ("cascade", "show", "--tenant", "{}"),
+        ("cascade", "calibrate", "--share", "0.2", "--tenant", "{}"),
+    ],
+    ids=" ".join,
+)
+def test_a_name_that_no_tenant_may_have_is_refused_by_the_rule(
+    command: tuple[str, ...], name: str
+) -> None:
+    ended = CliRunner().invoke(app, [each.format(name) for each in command])
+    assert ended.exit_code == 9, ended.output
+    assert f"tenant {name!r}: the name must be" in ended.output
+
+
+@pytest.mark.parametrize(
+    ("command", "kind"),
+    [
+        ("models remove", "model"), ("models retry", "model"), ("models undeploy", "model"),
+        ("keys revoke", "key"), ("explain", "request"),
+    ],
+)  # fmt: skip
+def test_a_name_with_a_slash_is_unknown_and_no_path(command: str, kind: str) -> None:
+    ended = CliRunner().invoke(app, [*command.split(), "a/b"])
+    assert ended.exit_code == 8, ended.output
+    assert f"There is no {kind} 'a/b'." in ended.output
