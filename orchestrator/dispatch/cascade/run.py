@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from orchestrator.dispatch.cascade.legs import Leg
-from orchestrator.dispatch.cascade.policy import CascadePolicy, Target
+from orchestrator.dispatch.cascade.policy import AUTO, CascadePolicy, Route, Target
+from shoal.errors import Reason, ShoalError
 from shoal.v1 import inference_pb2 as pb
 
 
@@ -50,3 +51,24 @@ class CascadeRun:
     def in_one_piece(self) -> bool:
         """Whether the client gets the answer when it is whole."""
         return self.delivery == "hold" and self.hold_s is None
+
+
+def within_vocabulary(policy: CascadePolicy, route: Route, request: pb.GenerateRequest) -> Route:
+    """The route of this request: one with token ids is the edge's alone, which are other words to
+    another model.
+
+    Raises INVALID_ARGUMENT when the policy names no edge model that they could be meant for.
+    """
+    biased = bool(request.sampling.logit_bias)
+    if request.WhichOneof("prompt") != "tokens" and not biased:
+        return route
+    named = policy.edge or ("" if policy.name == AUTO else policy.name)
+    if route.edge and route.edge == named:
+        return Route(route.edge, None)
+    raise ShoalError(
+        Reason.INVALID_ARGUMENT if not named else Reason.NO_DEVICE,
+        f"Token ids belong to one model's vocabulary; '{policy.name}' names no model for them."
+        if not named
+        else f"Token ids are for '{named}' alone, and no device is ready with it.",
+        param="logit_bias" if biased else "prompt",
+    )

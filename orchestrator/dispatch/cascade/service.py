@@ -18,7 +18,7 @@ from orchestrator.dispatch.cascade.generation import CascadeGeneration
 from orchestrator.dispatch.cascade.judging import Bar, Judge, Why
 from orchestrator.dispatch.cascade.legs import Leg
 from orchestrator.dispatch.cascade.policy import AUTO, CascadePolicy, KnownModel, Route, resolve
-from orchestrator.dispatch.cascade.run import CascadeRun, Starts
+from orchestrator.dispatch.cascade.run import CascadeRun, Starts, within_vocabulary
 from orchestrator.dispatch.cascade.totals import Totals
 from orchestrator.dispatch.dispatcher import Dispatcher
 from orchestrator.dispatch.ruling import Ruling
@@ -115,6 +115,7 @@ class Cascades:
         models = self._models(hints.device_class)
         pinned = bool(hints.device or hints.device_class)
         route = resolve(policy, models, ruling.level, pinned=pinned)
+        route = within_vocabulary(policy, route, request)
         bar = (await self._tenant_bars(request.tenant)).get(policy.name, Bar(policy.threshold))
         if wish.threshold is not None:
             bar = Bar(wish.threshold, bar.expected_tokens)
