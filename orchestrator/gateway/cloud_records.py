@@ -25,6 +25,8 @@ _log = structlog.get_logger(__name__)
 _HUB_WRITE_S = 0.5
 # How long its part of a joint record is waited for.
 _HUB_POLL_S, _HUB_POLLS = 0.1, 30
+# Many records may wait for their parts; each call takes one of the client's connections.
+_MAX_CALLS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,7 @@ class CloudRecords:
         self._unix_ms = unix_ms
         self._writes: set[asyncio.Task[None]] = set()
         self._closing = asyncio.Event()
+        self._calls = asyncio.Semaphore(_MAX_CALLS)
 
     def keep(self, sequence: CloudSequence, failure: ShoalError | None) -> None:
         """Record one sequence, also one that the edge served after the cloud was asked.
@@ -93,7 +96,9 @@ class CloudRecords:
                 await self._pause(_HUB_WRITE_S)
             device_id = record.attempts[-1].device_id if record.attempts else ""
             model, text = record.decision.model, record.to_json()
-            await self._store.append([StoredDecision(request_id, device_id, model, text)])
+            stored = StoredDecision(request_id, device_id, model, text)
+            async with self._calls:
+                await self._store.append([stored])
         except StateError as error:
             _log.warning("decision_record_lost", request_id=request_id, cause=repr(error))
 
@@ -102,7 +107,8 @@ class CloudRecords:
         texts: list[str] = []
         for _ in range(_HUB_POLLS if ids else 0):
             await self._pause(_HUB_POLL_S)
-            found = [await self._store.get(each) for each in ids]
+            async with self._calls:
+                found = [await self._store.get(each) for each in ids]
             texts = [text for text in found if text is not None]
             if len(texts) == len(ids) or self._closing.is_set():
                 break
@@ -122,7 +128,6 @@ def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRe
         failure=None,
         decided_unix_ms=now_unix_ms,
     )
-    mode = "cascade" if account.cascade is not None else sequence.tier
     return DecisionRecord(
         decision,
         tenant=sequence.tenant,
@@ -130,5 +135,5 @@ def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRe
         actual=actual(outcome),
         outcome=ended,
         ended_unix_ms=now_unix_ms,
-        explained=explained(outcome, account, mode),
+        explained=explained(outcome, account, outcome.mode),
     )

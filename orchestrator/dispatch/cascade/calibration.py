@@ -17,6 +17,8 @@ from shoal.errors import Reason, ShoalError
 MIN_SAMPLES = 100
 # Answers as long as this share of all are expected; longer ones are not stopped early.
 _LENGTH_QUANTILE = 0.9
+# Scores are at most 1: with this threshold every answer goes on.
+ABOVE_ANY_SCORE = 1.01
 _DAY_S = 86_400.0
 # 95 % of a normal distribution.
 _Z = 1.96
@@ -86,12 +88,14 @@ def share_threshold(scores: Sequence[float], share: float) -> float:
     """The threshold below which this share of the scores lies.
 
     Between two neighbours their middle, so that neither is on the edge; 0 for none and
-    just above the highest for all.
+    more than any score can be for all.
     """
     ordered = sorted(scores)
     count = round(share * len(ordered))
     if count <= 0:
         return 0.0
+    if share >= 1:
+        return ABOVE_ANY_SCORE
     if count >= len(ordered):
         return math.nextafter(ordered[-1], math.inf)
     return (ordered[count - 1] + ordered[count]) / 2
