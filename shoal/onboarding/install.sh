@@ -640,10 +640,21 @@ start_and_wait() {
     wait_until_joined
 }
 
+# An agent with a local API serves on when its certificate has expired, and never ends.
+has_expired() {
+    [ "$member" = yes ] && (cd / && "$target/bin/python" -c 'import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from agent.rpc.identity import IdentityStore
+identity = IdentityStore(Path(sys.argv[1])).load()
+sys.exit(identity is None or identity.seconds_left(datetime.now(UTC)) > 0)' \
+        "$prefix/state" 2>/dev/null)
+}
+
 # A fleet that removed the device refuses its identity for good (docs/exit-codes.md).
-join_anew() {
+join_anew() { # what the agent ended with
     [ "$member" = yes ] || return 1
-    case $(cat "$prefix/state/exit-code" 2>/dev/null) in
+    case $1 in
     17) why="this device's identity is damaged or has expired" ;;
     20 | 23) why="the fleet does not know this device any more: it was removed" ;;
     *) return 1 ;;
@@ -672,7 +683,13 @@ start_agent() {
         return 0
     fi
     [ -z "$previous" ] || "$prefix/shoal-agent" stop
-    start_and_wait || join_anew || joined=no
+    if has_expired; then
+        # Without a token it goes on as it was, for the clients on it.
+        [ -n "$token" ] || "$prefix/shoal-agent" start
+        join_anew 17 || joined=no
+    else
+        start_and_wait || join_anew "$(cat "$prefix/state/exit-code" 2>/dev/null)" || joined=no
+    fi
     if [ "$joined" = yes ]; then
         rm -f "$prefix/state/token"
         for old in "$prefix"/versions/*; do

@@ -46,6 +46,14 @@ class Device:
         control = self.prefix / "shoal-agent"
         control.write_text(CONTROL)
         control.chmod(0o755)
+        self._expired = self.prefix / "versions" / "a" / "bin" / "python"
+        self._expired.parent.mkdir(parents=True)
+        self.expires(False)
+
+    def expires(self, expired: bool) -> None:
+        """What the environment's Python says of the certificate."""
+        self._expired.write_text(f"#!/bin/sh\nexit {int(not expired)}\n")
+        self._expired.chmod(0o755)
 
     def start(self, *ends: str, token: str = "", member: str = "yes") -> tuple[int, str]:
         """Run `start_agent`; exit status and what was said."""
@@ -85,6 +93,17 @@ def test_member_whom_the_fleet_refuses_joins_anew_with_the_token(device: Device,
     assert "joining anew" in said
     assert device.starts() == ["4 ", "0 fresh"]
     assert not (device.state / "token").exists()
+
+
+def test_member_whose_certificate_has_expired_joins_anew_without_being_tried(
+    device: Device,
+) -> None:
+    device.expires(True)
+    status, said = device.start("welcome", token="fresh")
+    assert status == 0, said
+    assert device.starts() == ["0 fresh"]
+    assert "has expired" in device.start("welcome")[1]
+    assert (device.prefix / "runs").exists()
 
 
 def test_member_whom_the_fleet_refuses_is_told_how_to_join_anew(device: Device) -> None:
