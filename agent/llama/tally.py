@@ -30,9 +30,14 @@ class Tally:
         self.drafted += num_drafted
         self.accepted += num_accepted
 
+    @property
+    def _mode(self) -> str:
+        if not self.cloud or self.edge_alone > self.edge + self.cloud:
+            return "edge_alone"
+        return "speculative" if self.rounds else "target_alone"
+
     def into(self, finished: Finished) -> Finished:
         """The end of the request with how it came about."""
-        mode = "edge_alone" if not self.cloud else "speculative" if self.rounds else "target_alone"
         # A round's last tokens may lie beyond the request's end: they are nobody's.
         beyond = self.edge + self.cloud + self.edge_alone - finished.completion_tokens
         cloud = max(0, self.cloud - max(0, beyond))
@@ -40,7 +45,7 @@ class Tally:
         return replace(
             finished,
             speculated=Speculated(
-                mode=mode,
+                mode=self._mode,
                 target=self.target,
                 rounds=self.rounds,
                 drafted_tokens=self.drafted,

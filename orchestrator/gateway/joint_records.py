@@ -58,7 +58,14 @@ def joined(own: DecisionRecord, of_hub: Sequence[DecisionRecord]) -> DecisionRec
             decided_unix_ms=latest.decided_unix_ms,
         )
     queue_ms = sum(record.queue_ms for record in of_hub)
-    return replace(own, decision=decision, attempts=tuple(attempts), queue_ms=queue_ms)
+    shared = next((each.shared_prefill for each in of_hub if each.shared_prefill), None)
+    return replace(
+        own,
+        decision=decision,
+        attempts=tuple(attempts),
+        queue_ms=queue_ms,
+        shared_prefill=shared,
+    )
 
 
 def _answered_last(record: DecisionRecord) -> tuple[bool, int]:

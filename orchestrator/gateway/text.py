@@ -94,7 +94,9 @@ class GatewayText:
                 if isinstance(generation, CascadeGeneration):
                     self.cascades.ended(generation, ruling)
                 account, tier = generation.account, generation.tier
-                if tier == "cloud" or account.tries or account.cascade is not None:
+                # Several worked for it, or the hub knows it by another name.
+                joint = account.cascade is not None or parsed.model in self.dispatcher.drafted
+                if tier == "cloud" or account.tries or joint:
                     sequence = CloudSequence(asked.tenant, parsed.model, outcome, account, tier)
                     self.cloud_records.keep(sequence, failure)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -82,6 +83,16 @@ async def budget(rig: GatewayRig, http: httpx.AsyncClient, **limits: float) -> d
     return dict((await http.get(path, headers=admin)).json())
 
 
+async def record_of(rig: GatewayRig, http: httpx.AsyncClient, request_id: str) -> dict[str, Any]:
+    admin = {"authorization": f"Bearer {rig.admin_key}"}
+    async with asyncio.timeout(30):
+        while True:
+            reply = await http.get(f"/shoal/v1/decisions/{request_id}", headers=admin)
+            if reply.status_code == 200:
+                return dict(reply.json())
+            await asyncio.sleep(0.05)
+
+
 async def test_budget_covers_what_a_node_gives(tmp_path: Path, state_url: str) -> None:
     price = Price(Decimal(1), Decimal(2))
     async with gateway(tmp_path, state_url, price=price) as (rig, http):
@@ -94,6 +105,9 @@ async def test_budget_covers_what_a_node_gives(tmp_path: Path, state_url: str) -
             "edge": {"prompt": 11, "completion": 3},
         }
         assert told["money_by_tier"] == {"cloud": {"amount": 15e-6, "currency": "USD"}}
+        record = await record_of(rig, http, served.json()["id"])
+        assert (record["model"], record["mode"], record["tier"]) == ("big", "speculative", "edge")
+        assert record["money_by_tier"] == told["money_by_tier"]
         spent = (await budget(rig, http))["spent"]
         assert spent["tokens_per_day"] - before["tokens_per_day"] == 13
         await budget(rig, http, tokens_per_day=spent["tokens_per_day"] + 5)

@@ -99,6 +99,7 @@ async def test_verifier_that_is_lost_while_it_judges_drafts_leaves_the_device_at
     assert drafted.tokens == alone.tokens
     told = drafted.finished.speculated
     assert told.fallback
+    assert told.mode == "edge_alone"
     assert told.tokens_by_tier["cloud"] == 1
     assert told.tokens_by_tier["edge"] == len(alone.tokens) - 1
 
