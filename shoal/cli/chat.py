@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from shoal.cli.chat_reply import Reply, restart_reason
 from shoal.cli.client import GatewayClient, find_endpoint
 from shoal.cli.commands import reported, user_client
 from shoal.cli.exit_codes import CliError, ExitCode
@@ -20,29 +20,6 @@ FIRST_QUESTION = "What is a shoal of fish? Answer in one sentence."
 ModelOption = Annotated[
     str | None, typer.Option("--model", "-m", help="Default: the first listed.")
 ]
-
-
-@dataclass(slots=True)
-class Reply:
-    """One answer as it comes in: its text, the response's headers, usage and extension."""
-
-    text: str = ""
-    finish_reason: str = ""
-    headers: dict[str, str] = field(default_factory=dict)
-    usage: dict[str, Any] = field(default_factory=dict)
-    extension: dict[str, Any] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """For `--json`."""
-        return {
-            "request_id": self.headers.get("x-shoal-request-id", ""),
-            "text": self.text,
-            "finish_reason": self.finish_reason,
-            "device": self.headers.get("x-shoal-device", ""),
-            "tier": self.headers.get("x-shoal-tier", ""),
-            "usage": self.usage,
-            "shoal": self.extension,
-        }
 
 
 @reported
@@ -129,37 +106,48 @@ def _first_model(client: GatewayClient) -> str:
 def _ask(
     client: GatewayClient, request: dict[str, Any], messages: list[dict[str, str]], *, show: bool
 ) -> Reply:
-    """Send, print the answer as it comes when `show`, and return it whole."""
+    """Send, print the answer when `show`, and return it whole.
+
+    A terminal gets it as it comes; what reads from a pipe gets it at its end, without what a
+    cascade took back.
+    """
     body = request | {"messages": messages, "stream": True}
     body["stream_options"] = {"include_usage": True}
-    reply = Reply()
-    for event in client.stream("/v1/chat/completions", body):
-        reply.headers = event.get("headers", reply.headers)
-        reply.usage = event.get("usage") or reply.usage
-        reply.extension = event.get("shoal") or reply.extension
-        for choice in event.get("choices", []):
-            piece = choice["delta"].get("content") or ""
-            reply.text += piece
-            reply.finish_reason = choice.get("finish_reason") or reply.finish_reason
-            if show and piece:
+    reply, is_live = Reply(), show and answer.is_terminal
+    try:
+        for event in client.stream("/v1/chat/completions", body):
+            if show and (why := restart_reason(event)) is not None:
+                _tell_restart(reply, why)
+            piece = reply.take(event)
+            if is_live and piece:
                 answer.print(piece, end="", markup=False, soft_wrap=True)
-    if show:
-        answer.print()
+    finally:
+        if show and (reply.text or reply.finish_reason):
+            answer.print("" if is_live else reply.text, markup=False, soft_wrap=True)
     return reply
+
+
+def _tell_restart(reply: Reply, why: str) -> None:
+    if not reply.text:
+        return
+    if answer.is_terminal:
+        answer.print()
+    told = f"That did not stand ({escape(why)}): the answer begins anew."
+    notes.print(f"[yellow]{told}[/yellow]", soft_wrap=True)
 
 
 def _show_decision(reply: Reply) -> None:
     actual = reply.extension.get("actual") or {}
     parts = [
-        f"device {reply.headers.get('x-shoal-device', '?')}",
-        f"tier {reply.headers.get('x-shoal-tier', '?')}",
+        f"device {reply.device or '-'}",
+        f"tier {reply.tier or '?'}",
         f"{reply.usage.get('completion_tokens', '?')} tokens",
         f"first after {ms_text(actual.get('ttft_ms'))}",
         f"then {ms_text(actual.get('tpot_ms'))} each",
     ]
     notes.print(f"[dim]{escape(' · '.join(parts))}[/dim]", soft_wrap=True)
-    if reason := reply.headers.get("x-shoal-reason"):
-        notes.print(f"[dim]decision: {escape(reason)}[/dim]", soft_wrap=True)
+    if reply.reason:
+        notes.print(f"[dim]decision: {escape(reply.reason)}[/dim]", soft_wrap=True)
 
 
 def _converse(client: GatewayClient, request: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What `shoal models add` sends, and what `shoal devices label` refuses."""
+"""What `shoal models add` sends."""
 
 from __future__ import annotations
 
