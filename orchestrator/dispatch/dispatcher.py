@@ -105,10 +105,14 @@ class Dispatcher:
         The gate and the tenant's budgets have the last word. Not `patient`: see `CloudBackend`.
         """
         starts: list[Start] = [partial(DraftedGeneration, self.edge, self.cloud, request, drafted)]
+        reason = f"Devices draft it with '{drafted.draft}'."
         hints = request.hints
         if request.model in self.cloud.routes and not (hints.device or hints.device_class):
-            starts.append(partial(self.cloud.start, request, patient=patient))
-        return TieredGeneration(starts, request, f"Devices draft it with '{drafted.draft}'.")
+            cloud: Start = partial(self.cloud.start, request, patient=patient)
+            if not self.presence(drafted.draft).on_edge:
+                return TieredGeneration([cloud], request, f"No device has '{drafted.draft}'.")
+            starts.append(cloud)
+        return TieredGeneration(starts, request, reason)
 
     def drafted_now(self, model: str) -> DraftedModel | None:
         """The drafted model of this name, while a device is ready with its draft."""

@@ -56,15 +56,23 @@ async def drafts(request: pb.GenerateRequest) -> AsyncIterator[pb.SequenceUpdate
 
 @asynccontextmanager
 async def gateway(
-    folder: Path, state_url: str, *, price: Price | None = None, upstream: Upstream | None = None
+    folder: Path,
+    state_url: str,
+    *,
+    price: Price | None = None,
+    upstream: Upstream | None = None,
+    draft: str = MODEL,
 ) -> AsyncIterator[tuple[GatewayRig, httpx.AsyncClient]]:
     """With an upstream it serves the drafted model, too, and dearly."""
     dear = CloudModel("big", "big", 70 * 10**9, price=Price(Decimal(1), Decimal(10**5)))
     cloud = CloudConfig(
         (CloudEndpoint("above", upstream.url, (dear,)),) if upstream else (),
         retry=RetryLimits(max_tries=1, max_wait_s=0.01),
-        cascades=(CascadePolicy("first-small", MODEL, ("bgi", "big"), audit_share=1.0),),
-        drafted=(DraftedModel("big", MODEL, "10.0.0.5:8600", "cloud", price=price),),
+        cascades=(
+            CascadePolicy("first-small", MODEL, ("bgi", "big"), audit_share=1.0),
+            CascadePolicy("wrong-edge", "big", (MODEL,)),
+        ),
+        drafted=(DraftedModel("big", draft, "10.0.0.5:8600", "cloud", price=price),),
     )
     async with running_gateway(folder, state_url, cloud=cloud) as rig:
         rig.hub.script = drafts
@@ -188,7 +196,7 @@ async def test_cascade_goes_on_to_a_drafted_model(tmp_path: Path, state_url: str
     }
     assert spent - before == 13
     named = [line["model"] for line in logs if line["event"] == "cascade_model_not_served"]
-    assert named == ["bgi"]
+    assert sorted(named) == ["bgi", "big"]
 
 
 async def test_confident_answer_is_not_audited_by_a_drafted_model(
@@ -203,3 +211,14 @@ async def test_confident_answer_is_not_audited_by_a_drafted_model(
         admin = {"authorization": f"Bearer {rig.admin_key}"}
         metrics = (await http.get("/metrics", headers=admin)).text
     assert 'shoal_cascade_audits_total{policy="first-small"' not in metrics
+
+
+async def test_without_its_draft_the_endpoint_of_the_same_name_answers(
+    tmp_path: Path, state_url: str, upstream: Upstream
+) -> None:
+    async with gateway(tmp_path, state_url, upstream=upstream, draft="absent") as (rig, http):
+        await budget(rig, http, tokens_per_day=10**9)
+        served = await http.post("/v1/chat/completions", json=BODY)
+        assert (served.status_code, served.json()["shoal"]["tier"]) == (200, "cloud")
+        assert served.json()["shoal"]["reason"].startswith("No device has 'absent'.")
+        assert rig.hub.requests == []

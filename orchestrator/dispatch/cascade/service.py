@@ -235,15 +235,19 @@ class Cascades:
             found.append(KnownModel(name, seen.num_parameters, ready, in_cloud))
         # Before any device has come, theirs are all missing.
         if names:
-            self._warn_of_strangers({each.name for each in found})
+            self._warn_of_strangers(names, {each.name for each in found})
         return found
 
-    def _warn_of_strangers(self, served: set[str]) -> None:
-        """Say once of each name in the configuration that nothing of it is here, or configured."""
-        known = served | self._warned | set(self._dispatcher.drafted)
+    def _warn_of_strangers(self, on_devices: set[str], served: set[str]) -> None:
+        """Say once of each name in the configuration that nothing of it is here, or configured.
+
+        Who answers first must be a model of devices.
+        """
+        known = served | set(self._dispatcher.drafted)
         for policy in self.policies.values():
-            for model in (policy.edge, *policy.escalate_to):
-                if model and model not in known:
+            edges = {policy.edge} - {""} - on_devices
+            for model in (*edges, *(each for each in policy.escalate_to if each not in known)):
+                if model not in self._warned:
                     self._warned.add(model)
                     _log.warning("cascade_model_not_served", cascade=policy.name, model=model)
 
