@@ -31,6 +31,8 @@ class Account:
     cascade: dict[str, object] | None = None
     # By which ids hubs keep their records of it; empty: by the request's own.
     hub_ids: list[str] = field(default_factory=list)
+    # Of these ids, those whose answer was not used and that have not failed: why not.
+    given_up: dict[str, str] = field(default_factory=dict)
 
 
 class Generation(http.Generation, Protocol):

@@ -13,7 +13,7 @@ import structlog
 from orchestrator.dispatch.backend import Account
 from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
 from orchestrator.fleet.registry_redis import StateError
-from orchestrator.gateway.joint_records import actual, attempts_of, explained, joined
+from orchestrator.gateway.joint_records import actual, attempts_of, explained, joined, served_by
 from orchestrator.routing.decision import Decision
 from orchestrator.routing.record import DecisionRecord
 from shoal.errors import ShoalError
@@ -90,19 +90,20 @@ class CloudRecords:
         try:
             if of_cascade or sequence.tier == "edge":
                 ids = sequence.account.hub_ids if of_cascade else [request_id]
-                record = await self._with_hub_parts(record, ids)
+                record = await self._with_hub_parts(record, ids, sequence.account)
             elif attempt > 1:
                 # The hub writes a record of its refusal under the same id; this is the last word.
                 await self._pause(_HUB_WRITE_S)
-            device_id = record.attempts[-1].device_id if record.attempts else ""
             model, text = record.decision.model, record.to_json()
-            stored = StoredDecision(request_id, device_id, model, text)
+            stored = StoredDecision(request_id, served_by(record), model, text)
             async with self._calls:
                 await self._store.append([stored])
         except StateError as error:
             _log.warning("decision_record_lost", request_id=request_id, cause=repr(error))
 
-    async def _with_hub_parts(self, record: DecisionRecord, ids: Sequence[str]) -> DecisionRecord:
+    async def _with_hub_parts(
+        self, record: DecisionRecord, ids: Sequence[str], account: Account
+    ) -> DecisionRecord:
         """The record with the hubs' own of these ids; without those that do not come."""
         texts: list[str] = []
         for _ in range(_HUB_POLLS if ids else 0):
@@ -112,7 +113,8 @@ class CloudRecords:
             texts = [text for text in found if text is not None]
             if len(texts) == len(ids) or self._closing.is_set():
                 break
-        return joined(record, [DecisionRecord.from_json(text) for text in texts])
+        parts = [DecisionRecord.from_json(text) for text in texts]
+        return joined(record, parts, account.given_up)
 
 
 def _record(sequence: CloudSequence, ended: str, now_unix_ms: int) -> DecisionRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from orchestrator.dispatch.backend import Account, Try
@@ -12,6 +12,8 @@ from shoal.kv_fetch import parse_decision, restore_times
 from shoal.openai.outcome import Outcome
 from shoal.openai.speculative import speculative_fields
 from shoal.openai.tier_use import money_by_tier, tokens_by_tier, usage_flags
+
+_CLOUD = "cloud:"
 
 
 def explained(outcome: Outcome, account: Account, mode: str) -> Explained:
@@ -31,18 +33,32 @@ def explained(outcome: Outcome, account: Account, mode: str) -> Explained:
 def attempts_of(tries: Sequence[Try]) -> tuple[Attempt, ...]:
     """Endpoints that were asked, as a record has them."""
     return tuple(
-        Attempt(
-            DeviceId(f"cloud:{each.endpoint}"), each.endpoint, each.started_unix_ms, each.failed
-        )
+        Attempt(DeviceId(_CLOUD + each.endpoint), each.endpoint, each.started_unix_ms, each.failed)
         for each in tries
     )
 
 
-def joined(own: DecisionRecord, of_hub: Sequence[DecisionRecord]) -> DecisionRecord:
+def served_by(record: DecisionRecord) -> str:
+    """Id of the device or endpoint that answered, else that was asked last; empty: nobody was."""
+    of_cloud = record.decision.tier == "cloud"
+    ids = [
+        each.device_id
+        for each in record.attempts
+        if not each.failed and each.device_id.startswith(_CLOUD) == of_cloud
+    ]
+    asked = ids or [each.device_id for each in record.attempts]
+    return asked[-1] if asked else ""
+
+
+def joined(
+    own: DecisionRecord, of_hub: Sequence[DecisionRecord], given_up: Mapping[str, str]
+) -> DecisionRecord:
     """The gateway's record with the devices' candidates and attempts, in order of time.
 
+    `given_up`: why an answer was not used, by the hub's id; such an attempt did not serve.
     Where several of the hub's have candidates, those of the leg that answered last.
     """
+    of_hub = [_marked(each, given_up.get(each.decision.request_id, "")) for each in of_hub]
     attempts = [*own.attempts, *(each for record in of_hub for each in record.attempts)]
     attempts.sort(key=lambda each: each.started_unix_ms)
     decision = own.decision
@@ -66,6 +82,11 @@ def joined(own: DecisionRecord, of_hub: Sequence[DecisionRecord]) -> DecisionRec
         queue_ms=queue_ms,
         shared_prefill=shared,
     )
+
+
+def _marked(record: DecisionRecord, given_up: str) -> DecisionRecord:
+    served = record.attempts and not record.attempts[-1].failed
+    return record.with_failed_attempt(given_up) if given_up and served else record
 
 
 def _answered_last(record: DecisionRecord) -> tuple[bool, int]:

@@ -74,9 +74,15 @@ def _cells(record: dict[str, Any]) -> tuple[str, ...]:
 
 
 def placed_on(record: dict[str, Any]) -> str:
-    """Name of the device that had the request last; the tier when none had it."""
+    """Name of the device or endpoint that answered, else had it last; the tier when none had it."""
+    of_cloud = record["tier"] == "cloud"
+    served = [
+        each
+        for each in record["attempts"]
+        if not each.get("failed") and each.get("device_id", "").startswith("cloud:") == of_cloud
+    ]
     if record["attempts"]:
-        return str(record["attempts"][-1]["device_name"])
+        return str((served or record["attempts"])[-1]["device_name"])
     return str(record["tier"]) if record["tier"] == "cloud" else "-"
 
 

@@ -12,6 +12,9 @@ from shoal.cli.addresses import part
 from shoal.cli.commands import admin_client, reported
 from shoal.cli.output import JsonFlag, answer, joules_text, ms_text, print_json
 
+# Answers that a cascade had no use for, though their device or endpoint did not fail.
+_NOT_USED = frozenset({"cancelled", "hopeless", "low_confidence", "no_answer", "slow"})
+
 
 @reported
 def explain(
@@ -33,7 +36,7 @@ def explain(
     if record.get("queue_ms"):
         answer.print(f"queued    {record['queue_ms']:.0f} ms in the hub", markup=False)
     for attempt in record["attempts"]:
-        end = f"failed: {attempt['failed']}" if attempt["failed"] else "served"
+        end = attempt_end(attempt["failed"])
         answer.print(f"attempt   {attempt['device_name']}: {end}", markup=False)
     lines = (*cascade_lines(record), *drafted_lines(record), *cost_lines(record))
     for line in filter(None, (*lines, prefill_line(record), *cache_lines(record))):
@@ -44,6 +47,13 @@ def explain(
     if record["actual"]:
         answer.print()
         answer.print(_comparison(record))
+
+
+def attempt_end(failed: str) -> str:
+    """How one attempt ended; `failed` as in the record."""
+    if failed in _NOT_USED:
+        return f"not used: {failed}"
+    return f"failed: {failed}" if failed else "served"
 
 
 def cost_lines(record: dict[str, Any]) -> list[str]:

@@ -11,10 +11,15 @@ from typing import Any
 
 import httpx
 import pytest
+from redis.asyncio import Redis
 
 from orchestrator.dispatch.cascade.policy import CascadePolicy
 from orchestrator.dispatch.endpoint import CloudConfig, CloudEndpoint, CloudModel, RetryLimits
 from orchestrator.dispatch.prices import Price
+from orchestrator.fleet.decisions_redis import DecisionStore, StoredDecision
+from orchestrator.fleet.view import DeviceId
+from orchestrator.routing.decision import Decision
+from orchestrator.routing.record import Attempt, DecisionRecord
 from shoal.v1 import inference_pb2 as pb
 from tests.harness.cloud_upstream import (
     DONE,
@@ -106,6 +111,16 @@ async def record_of(http: httpx.AsyncClient, rig: GatewayRig, request_id: str) -
             reply = await http.get(f"/shoal/v1/decisions/{request_id}", headers=headers)
             if reply.status_code == 200:
                 return dict(reply.json())
+
+
+async def keep_hub_part(state_url: str, request: pb.GenerateRequest) -> None:
+    """What a hub would write of a leg."""
+    decision = Decision(request.request_id, request.model, "edge", (), (), (), "", None, 1)
+    attempt = Attempt(DeviceId("d1"), "bench-arm", 1)
+    record = DecisionRecord(decision).with_attempt(attempt).ended("finished", 2)
+    async with Redis.from_url(state_url, decode_responses=True) as client:
+        part = StoredDecision(request.request_id, "d1", request.model, record.to_json())
+        await DecisionStore(client).append([part])
 
 
 async def metrics_with(http: httpx.AsyncClient, rig: GatewayRig, line: str) -> None:
@@ -211,6 +226,32 @@ async def test_held_answer_is_given_when_nobody_else_answers(
     assert answer["shoal"]["cascade"]["reason"] == "escalation_failed"
     record = await record_of(http, rig, answer["id"])
     assert [each["failed"] for each in record["attempts"]] == ["server_error (500)"]
+
+
+async def test_record_names_who_served_and_not_who_was_given_up(
+    http: httpx.AsyncClient, rig: GatewayRig, upstream: Upstream, state_url: str
+) -> None:
+    headers = {"authorization": f"Bearer {rig.admin_key}"}
+
+    async def edge(request: pb.GenerateRequest) -> AsyncIterator[pb.SequenceUpdate]:
+        if request.request_id.endswith(".edge"):
+            await keep_hub_part(state_url, request)
+        async for update in edge_says(UNSURE, "A", " guess")(request):
+            yield update
+
+    rig.hub.script = edge
+    upstream.script = stream(text_chunk("", "stop"), usage_chunk(9, 0), DONE)
+    answer = await ask(http)
+    record = await record_of(http, rig, answer["id"])
+    told = [(each["device_name"], each["failed"]) for each in record["attempts"]]
+    assert told == [("bench-arm", ""), ("above", "no_answer")]
+    listed = await http.get("/shoal/v1/decisions", params={"device": "d1"}, headers=headers)
+    assert answer["id"] in [each["request_id"] for each in listed.json()["decisions"]]
+    upstream.script = stream(*GOOD)
+    answer = await ask(http)
+    record = await record_of(http, rig, answer["id"])
+    told = [(each["device_name"], each["failed"]) for each in record["attempts"]]
+    assert told == [("bench-arm", "low_confidence"), ("above", "")]
 
 
 @pytest.mark.parametrize(

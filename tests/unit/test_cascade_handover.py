@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from orchestrator.dispatch.backend import Account
+from orchestrator.dispatch.backend import Account, Try
 from orchestrator.dispatch.cascade.generation import CascadeGeneration
 from orchestrator.dispatch.cascade.judging import Bar, Judge
 from orchestrator.dispatch.cascade.legs import Leg
@@ -147,9 +147,11 @@ async def test_stream_that_has_shown_the_other_ends_with_its_failure() -> None:
 
 async def test_other_that_does_not_begin_in_time_is_not_waited_for() -> None:
     cascade = Cascade(unsure_edge(), Said("cloud"), escalate_s=0.05)
+    cascade.target.account.tries.append(Try("above", 1))
     generation = cascade.start()
     assert text(await rest(generation)) == "A guess"
     assert cascade.target.cancelled
+    assert generation.account.tries[-1].failed == "cancelled"
     assert generation.told()["reason"] == "escalation_failed"
 
 

@@ -7,6 +7,8 @@ from typer.testing import CliRunner
 
 from orchestrator.routing.record import Actual, Attempt, DecisionRecord
 from shoal.cli.app import app
+from shoal.cli.decisions import placed_on
+from shoal.cli.explain import attempt_end
 from shoal.cli.output import answer
 from tests.unit.test_routing_router import ALL_CLASSES, fleet, route
 
@@ -48,6 +50,27 @@ def gateway(monkeypatch):
         yield asked
         server.shutdown()
         thread.join()
+
+
+def test_who_answered_is_named_and_not_who_was_asked_last():
+    edge = {"device_id": "d1", "device_name": "pi", "failed": ""}
+    cloud = {"device_id": "cloud:above", "device_name": "above", "failed": ""}
+    assert placed_on({"tier": "edge", "attempts": [edge, cloud]}) == "pi"
+    assert placed_on({"tier": "cloud", "attempts": [edge, cloud]}) == "above"
+    stopped = edge | {"failed": "cancelled"}
+    again = edge | {"device_name": "bigger"}
+    assert placed_on({"tier": "edge", "attempts": [again, stopped, cloud]}) == "bigger"
+    assert placed_on({"tier": "edge", "attempts": [stopped]}) == "pi"
+
+
+def test_attempt_that_was_given_up_did_not_serve():
+    ends = [attempt_end(failed) for failed in ("", "cancelled", "low_confidence", "device_lost")]
+    assert ends == [
+        "served",
+        "not used: cancelled",
+        "not used: low_confidence",
+        "failed: device_lost",
+    ]
 
 
 def decisions(*arguments):

@@ -75,7 +75,7 @@ class CascadeGeneration:
         """See `Generation.cancel`."""
         self._task.cancel()
         for leg in self._legs:
-            leg.generation.cancel()
+            leg.stop()
 
     async def _run(self) -> None:
         try:
@@ -179,12 +179,15 @@ class CascadeGeneration:
         updates = await self._until_it_may_be_shown(leg)
         if updates:
             edge.stop()
+            edge.given_up = edge.given_up or str(self.why)
             self._begin_anew(updates)
             await self._relay(leg)
             return
         _log.info("cascade_target_failed", code=leg.failed_code)
         self.escalated = False
         self.why = Why.ESCALATION_FAILED
+        if leg.failed is None and not leg.stopped:
+            leg.given_up = "no_answer"
         if edge.stopped:
             await self._edge_again()
             return

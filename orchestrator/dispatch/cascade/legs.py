@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from orchestrator.dispatch.backend import Account, Generation
 from orchestrator.dispatch.cascade.confidence import TokenFigures
@@ -38,7 +39,8 @@ class Leg:
         self.placed: pb.Placed | None = None
         self.finished: pb.Finished | None = None
         self.failed: pb.Failed | None = None
-        self.stopped = False
+        # Why nobody heard it, though it has not failed; empty: it answers, or still may.
+        self.given_up = ""
 
     @property
     def ended(self) -> bool:
@@ -58,8 +60,13 @@ class Leg:
     def stop(self) -> None:
         """Cancel it, unless it has ended."""
         if not self.ended:
-            self.stopped = True
+            self.given_up = Reason.CANCELLED.value
             self.generation.cancel()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it was cancelled before its end."""
+        return self.given_up == Reason.CANCELLED.value
 
     async def take(self) -> Sequence[pb.SequenceUpdate]:
         """See `Generation.take`."""
@@ -134,9 +141,14 @@ class Leg:
             if each in own.uses or use.prompt_tokens or use.completion_tokens:
                 before = account.uses.get(each)
                 account.uses[each] = use if before is None else _sum(before, use)
-        account.tries.extend(own.tries)
+        tries = list(own.tries)
+        if self.given_up and tries and not tries[-1].failed:
+            tries[-1] = replace(tries[-1], failed=self.given_up)
+        account.tries.extend(tries)
         if tier == "edge":
             account.hub_ids.append(self.hub_id)
+            if self.given_up:
+                account.given_up[self.hub_id] = self.given_up
         if self.joules is not None:
             account.joules[tier] = account.joules.get(tier, 0.0) + self.joules
 
