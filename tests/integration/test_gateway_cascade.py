@@ -342,6 +342,8 @@ async def test_restarted_stream_says_so(http: httpx.AsyncClient, rig: GatewayRig
         each["choices"][0]["delta"].get("content") or "" for each in chunks[restarts[0] :]
     )
     assert after == "From above"
+    # The headers went out with the edge's first word; the end tells who answered.
+    assert (reply.headers["x-shoal-tier"], chunks[-1]["shoal"]["tier"]) == ("edge", "cloud")
 
 
 async def test_calibrated_threshold_is_used_and_hopeless_answers_are_cut_short(
