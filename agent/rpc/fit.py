@@ -54,11 +54,11 @@ def main(arguments: Sequence[str]) -> int:
         told = f"{context_by_default:>10} tokens a sequence  (a quarter of what is free, at most "
         told += f"the {trained_tokens} it was trained for)"
     else:
-        told = f"too little for {options.slots} slots, which share a quarter of what is free: "
-        told += "--slots N or --context N lowers it"
+        told = f"too little for {options.slots} slots, which share a quarter of what is free; "
+        told += "ask for fewer, or name the context"
     told = f"by default           {told}"
     document = asdict(plan) | {
-        "lines": [*plan.lines, told],
+        "lines": [*plan.lines, told] if plan.fits else list(plan.lines),
         "default_context_tokens": context_by_default,
         "fits": plan.fits,
         "file": file.name,
