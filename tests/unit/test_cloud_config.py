@@ -96,7 +96,7 @@ PLAIN = TOML.replace('key_file = "key"\n', "")
         (PLAIN.replace("[privacy]", "[privacy]\nmin_score = nan"), "'min_score'"),
         (PLAIN.replace("[privacy]", "[privacy]\nmin_score = true"), "'min_score'"),
         (PLAIN.replace("[privacy]", "[privacy]\ntimeout_s = inf"), "'timeout_s'"),
-        (PLAIN.replace("[privacy]", '[privacy]\nentities = [7]'), "'entities'"),
+        (PLAIN.replace("[privacy]", "[privacy]\nentities = [7]"), "'entities'"),
         (PLAIN + PLAIN[PLAIN.index("[[endpoint]]") :], "same name"),
     ],
 )
