@@ -111,7 +111,7 @@ class Home:
         name = f"shoal-{os.getuid()}-{digest}"
         chosen = Path(tempfile.gettempdir()) / name
         fits = len(os.fsencode(chosen)) <= MOST_SOCKETS_DIR_BYTES
-        return chosen if fits else Path("/tmp") / name  # noqa: S108 - see make_sockets_dir
+        return chosen if fits else Path("/tmp") / name  # noqa: S108 # nosec B108
 
     def make_sockets_dir(self) -> Path:
         """Create `sockets_dir` with mode 0700, or refuse one that others could write.

@@ -85,7 +85,7 @@ def cache_command(home: Home, binary: Path, port: int, listen: str = "") -> list
     address = ["--port", str(port), "--bind", "127.0.0.1"]
     if listen:
         tls = home.cache_tls_dir
-        everywhere = listen in ("0.0.0.0", "::")  # noqa: S104
+        everywhere = listen in ("0.0.0.0", "::")  # noqa: S104 # nosec B104
         address = [
             *("--port", "0", "--tls-port", str(port), "--tls-auth-clients", "no"),
             *("--tls-cert-file", str(tls / "tls.crt"), "--tls-key-file", str(tls / "tls.key")),
