@@ -18,24 +18,17 @@ from agent.companion.settings import CompanionError, read_companions
 from agent.hardware.report import DEVICE_CLASSES
 from agent.session.errors import AgentError
 from agent.session.local_address import local_address
+from shoal.device_names import DEVICE_NAME_RULE, may_name_a_device
 from shoal.gguf import GgufError, read_header
 from shoal.model_names import catalogue_name
-
-# As the hub takes them (orchestrator/hub/enrolment.py): the second is what device ids look like.
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-_LIKE_ID = re.compile(r"[0-9a-f]{32}")
 
 Problems = Iterator[tuple[str, str]]
 
 
 def name_problems(name: str) -> Problems:
     """Whether the hub will take the device's name."""
-    if _NAME.fullmatch(name) is None or _LIKE_ID.fullmatch(name):
-        yield (
-            f"--name {name}: 1 to 63 letters, digits, . _ - are a name; it begins with a letter "
-            "or digit and is no device id",
-            "pass another --name",
-        )
+    if not may_name_a_device(name):
+        yield f"--name {name}: {DEVICE_NAME_RULE}", "pass another --name"
 
 
 def number_problems(option: str, text: str) -> Problems:

@@ -11,10 +11,6 @@ from orchestrator.queueing.entry import Entry, Lane
 from orchestrator.queueing.fair_queue import FairQueue
 from shoal.errors import ShoalError
 
-# A predicted wait is a mean over strangers' output lengths. Only who is predicted within
-# a share of the time it has may wait, so that those who were let in are served in time.
-SURE_SHARE = 0.75
-
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
@@ -31,12 +27,13 @@ class Backlog:
 
     `gap_ms`: time from one place that comes free to the next, None when that cannot be
     known (all are loading). `ttft_ms`: from being sent to a device to the first token.
-    `sure_share`: who is predicted within this share of its time is likely to be in time.
+    `sure_share`: a predicted wait is a mean over strangers' output lengths; only who is
+    predicted within this share of the time it has may wait, so that it is served in time.
     """
 
     gap_ms: float | None
     ttft_ms: float
-    sure_share: float = SURE_SHARE
+    sure_share: float
 
 
 class WaitingQueue:

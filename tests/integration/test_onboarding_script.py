@@ -146,7 +146,7 @@ def test_folder_of_somebody_else_is_left_alone(device: Device) -> None:
         (["--name", "a" * 64], "1 to 63 letters"),
         (["--name", "-rf"], "1 to 63 letters"),
         (["--name", ".."], "1 to 63 letters"),
-        (["--name", "0123456789abcdef" * 2], "no device id"),
+        (["--name", "0123456789abcdef" * 2], "look like a device id"),
     ],
 )
 def test_bad_options_are_named(device: Device, options: list[str], said: str) -> None:

@@ -15,8 +15,8 @@ from orchestrator.request import RouteRequest, Slo, SloMiss
 from shoal.errors import Reason, ShoalError
 
 UNIX_MS = 1_700_000_000_000
-BUSY = Backlog(gap_ms=100.0, ttft_ms=50.0)
-LOADING = Backlog(gap_ms=None, ttft_ms=0.0)
+BUSY = Backlog(gap_ms=100.0, ttft_ms=50.0, sure_share=0.75)
+LOADING = Backlog(gap_ms=None, ttft_ms=0.0, sure_share=0.75)
 
 
 def entry(
