@@ -32,7 +32,7 @@ from agent.rpc.device import Device, DeviceParts
 from agent.rpc.engine_process import EngineSpec, engine_command
 from agent.rpc.engines import Companion, EngineSettings
 from agent.rpc.enrol import JoinRequest, enrol
-from agent.rpc.identity import Identity, IdentityStore
+from agent.rpc.identity import Identity, IdentityStore, ca_der
 from agent.rpc.membership import Membership, check_not_expired
 from agent.rpc.model_files import find_model
 from agent.rpc.stages import Stages
@@ -173,6 +173,8 @@ async def _become_member(config: AgentConfig, store: IdentityStore, stages: Stag
             patience_s=config.join_patience_s,
         )
         identity = await enrol(request, store)
+    elif config.token:
+        JoinToken.parse(config.token).check_member(ca_der(identity.ca_pem), config.home)
     if config.local_api is None:
         check_not_expired(identity, datetime.now(UTC))
     stages.say("enrolled", device_id=identity.device_id, name=identity.name)

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from agent.session.errors import AgentError, ExitCode
 
@@ -41,4 +42,15 @@ class JoinToken:
                 f"the gateway presented certificate authority {seen[:16]}…, the token was made "
                 f"for {self.ca_sha256[:16]}…: either --join points at another fleet or someone "
                 "is in between. The token was not sent",
+            )
+
+    def check_member(self, own_ca_der: bytes, home: Path) -> None:
+        """Refuse a token of another fleet than the one that the device in `home` is a member of."""
+        own = hashlib.sha256(own_ca_der).hexdigest()
+        if not hmac.compare_digest(own, self.ca_sha256):
+            raise AgentError(
+                ExitCode.USAGE,
+                f"{home} holds the identity of a member of another fleet (authority {own[:16]}…) "
+                f"than the token is for ({self.ca_sha256[:16]}…): leave out --token to stay "
+                "there, or join the other fleet with another --home",
             )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from orchestrator.fleet.view import DeviceId, DeviceView
+from orchestrator.fleet.view import DeviceId, DeviceView, num_occupied
 from orchestrator.request import Privacy, RouteRequest
-from orchestrator.routing.decision import RuledOut
+from orchestrator.routing.decision import Rejection, RuledOut
 from orchestrator.routing.eligibility import why_full, why_ineligible
 from orchestrator.routing.estimator import Estimator, Expected
 from orchestrator.routing.prefixes import cached_tokens, whole_blocks
@@ -32,6 +32,11 @@ class Considered:
     contenders: list[Contender] = field(default_factory=list)
     ruled_out: list[RuledOut] = field(default_factory=list)
     devices: list[DeviceView] = field(default_factory=list)
+
+    def rule_out(self, device: DeviceView, rejection: Rejection | None) -> None:
+        """Note why the device will not serve, where there is a reason."""
+        if rejection is not None:
+            self.ruled_out.append((device, rejection))
 
 
 def shared_bytes(
@@ -70,16 +75,20 @@ def consider(considered: Considered, estimator: Estimator, devices: Collection[D
         standing = standings.get(device_id)
         if standing is None or standing.device is not device:
             model = device.models.get(name)
-            standing = None if model is None else estimator.look(device, model)
-        if standing is None or hinted or not standing.takes or device_id in exclude:
+            occupied = 0 if model is None else num_occupied(device, model)
+            full = None if model is None else why_full(device, model, occupied)
+            if model is None or full is not None:
+                # Nothing else need be known of it.
+                considered.rule_out(device, why_ineligible(request, device, exclude) or full)
+                continue
+            standing = estimator.look(device, model, occupied)
+        if hinted or not standing.takes or device_id in exclude:
             rejection = None
-            if standing is None or hinted or not standing.ready or device_id in exclude:
+            if hinted or not standing.ready or device_id in exclude:
                 rejection = why_ineligible(request, device, exclude)
-            if rejection is None and standing is not None:
-                rejection = why_full(device, standing.model, standing.occupied)
+            rejection = rejection or why_full(device, standing.model, standing.occupied)
             if rejection is not None:
-                considered.ruled_out.append((device, rejection))
-            if rejection is not None or standing is None:
+                considered.rule_out(device, rejection)
                 continue
         cached, fetches = common if standing.learned is not None else 0, False
         if cached_bytes and (num_bytes := cached_bytes.get(device_id)):

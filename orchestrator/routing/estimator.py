@@ -117,15 +117,15 @@ class Estimator:
         """Devices as they were looked at last; who finds another `device` there asks `look`."""
         return self._standings.get(model_name, {})
 
-    def look(self, device: DeviceView, model: ServedModel) -> Standing:
-        """The device as the view shows it now, kept until it is forgotten.
+    def look(self, device: DeviceView, model: ServedModel, occupied: int) -> Standing:
+        """The device as the view shows it now, kept until it is forgotten; it holds `occupied`.
 
         Of a very large fleet not all are kept: most were never sent anything, and are seldom drawn.
         """
         learned = self._learned.get((device.device_id, model.name))
         if learned is not None and learned.model is not model:
             learned = self._note(device, model)
-        standing = Standing(device, model, learned, num_occupied(device, model))
+        standing = Standing(device, model, learned, occupied)
         standings = self._standings.setdefault(model.name, {})
         if learned is not None or len(standings) < MAX_STANDINGS:
             standings[device.device_id] = standing
@@ -203,7 +203,7 @@ class Estimator:
         """Predicted time until a full device has room for one more request."""
         standing = self.standings(model.name).get(device.device_id)
         if standing is None or standing.device is not device:
-            standing = self.look(device, model)
+            standing = self.look(device, model, num_occupied(device, model))
         step_ms, batch = standing.step_ms, standing.batch
         if standing.learned is not None:
             step_ms *= standing.learned.decode.value

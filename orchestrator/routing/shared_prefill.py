@@ -139,7 +139,7 @@ def consider_sharing(
         held = cached_tokens(
             held_bytes.get(candidate.device_id, 0), request.prompt_bytes, expected.prompt_tokens
         )
-        standing = estimator.look(side.device, side.model)
+        standing = estimator.look(side.device, side.model, num_occupied(side.device, side.model))
         ttft_ms, tpot_ms, *_ = estimator.figures(expected, standing, held)
         return Side(side.device, side.model, ttft_ms - tpot_ms)
 

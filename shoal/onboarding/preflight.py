@@ -96,9 +96,7 @@ def authority_problem(ca_pem: str, token: str) -> Problem | None:
     """
     if not token:
         return None
-    pin = token.rpartition(".")[2]
-    body = ca_pem.partition("-----BEGIN CERTIFICATE-----")[2].partition("-----END")[0]
-    seen = hashlib.sha256(base64.b64decode(body)).hexdigest()
+    pin, seen = token.rpartition(".")[2], _pin_of(ca_pem)
     if not token.startswith("shoal-join.") or len(pin) != len(seen):
         return Problem("--token is not a join token", "make one with: shoal token create")
     if pin != seen:
@@ -107,6 +105,34 @@ def authority_problem(ca_pem: str, token: str) -> Problem | None:
             "it is another fleet's token, or someone sits in between; nothing was sent",
         )
     return None
+
+
+def membership_problem(ca_pem: str, own_ca_pem: str, prefix: Path) -> Problem | None:
+    """Whether this device belongs to another fleet than the one asked, and would stay there; pure.
+
+    `own_ca_pem`: the authority of the fleet that it has joined, empty when it has joined none.
+    """
+    if not own_ca_pem or _pin_of(own_ca_pem) == (shown := _pin_of(ca_pem)):
+        return None
+    return Problem(
+        f"this device is a member of another fleet (authority {_pin_of(own_ca_pem)[:16]}; the "
+        f"gateway asked shows {shown[:16]})",
+        f"to leave that fleet, run {prefix}/shoal-agent uninstall, then this again with a token "
+        "of the new one; to be in both, another --prefix",
+    )
+
+
+def _own_ca_pem(prefix: Path) -> str:
+    state = prefix / "state"
+    # Written last when a device joins: without it, it is a member nowhere.
+    if not (state / "identity.json").exists() or not (state / "ca.crt").exists():
+        return ""
+    return (state / "ca.crt").read_text(encoding="ascii")
+
+
+def _pin_of(ca_pem: str) -> str:
+    body = ca_pem.partition("-----BEGIN CERTIFICATE-----")[2].partition("-----END")[0]
+    return hashlib.sha256(base64.b64decode(body)).hexdigest()
 
 
 def clock_problem(date: str | None, now_unix_s: float) -> Problem | None:
@@ -129,18 +155,22 @@ def clock_problem(date: str | None, now_unix_s: float) -> Problem | None:
     )
 
 
-def fleet_problems(url: str, token: str) -> list[Problem]:
-    """Ask the gateway who it is, and try the ports that the agent will dial."""
+def fleet_problems(url: str, token: str, prefix: Path) -> list[Problem]:
+    """Ask the gateway who it is, and try the ports that the agent will dial.
+
+    `prefix`: where this device is installed, or will be.
+    """
     try:
         with _open(f"{url}/shoal/v1/join") as reply:
             page: dict[str, Any] = json.load(reply)
             clock = clock_problem(reply.headers.get("Date"), time.time())
         addresses = [page["enrol_address"], *page["hub_addresses"]]
         low, high = page["protocol"]["min"], page["protocol"]["max"]
+        other = membership_problem(page["ca_pem"], _own_ca_pem(prefix), prefix)
         authority = authority_problem(page["ca_pem"], token)
     except (OSError, ValueError, KeyError, TypeError) as error:
         return [Problem(f"{url} is not a reachable shoal gateway: {error}", "check --url")]
-    problems = [problem for problem in (authority, clock) if problem]
+    problems = [problem for problem in (other, authority, clock) if problem]
     if agree_on_protocol(low, high) is None:
         problems.append(
             Problem(
@@ -218,7 +248,7 @@ def main() -> int:
                         "--prefix, or --user with your own account",
                     )
                 )
-    problems += fleet_problems(given.url, token)
+    problems += fleet_problems(given.url, token, given.prefix)
     for problem in problems:
         print(f"problem: {problem.text}\n remedy: {problem.remedy}", file=sys.stderr)
     return 1 if problems else 0

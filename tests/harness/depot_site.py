@@ -45,12 +45,17 @@ class DepotSite:
         self.set_join()
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
+    @staticmethod
+    def ca_pem(ca_der: bytes = _CA_DER) -> str:
+        """What the join page shows as the fleet's authority."""
+        body = base64.b64encode(ca_der).decode()
+        return f"-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n"
+
     def set_join(self, ca_der: bytes = _CA_DER, hub: str = "") -> None:
         """The join page; `hub` is an address that devices are told to dial."""
-        pem = f"-----BEGIN CERTIFICATE-----\n{base64.b64encode(ca_der).decode()}\n-----END "
         self.pages["/shoal/v1/join"] = json.dumps(
             {
-                "ca_pem": pem + "CERTIFICATE-----\n",
+                "ca_pem": self.ca_pem(ca_der),
                 "enrol_address": self.address,
                 "hub_addresses": [hub or self.address],
                 "protocol": {"min": MIN_PROTOCOL_VERSION, "max": PROTOCOL_VERSION},

@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from agent.rpc.enrol import JoinRequest, enrol, renew
-from agent.rpc.identity import IdentityStore
+from agent.rpc.identity import IdentityStore, ca_der
 from agent.rpc.membership import Membership
 from agent.session.errors import AgentError, ExitCode
 from agent.session.join_token import JoinToken
@@ -100,6 +100,17 @@ async def test_unreachable_gateway_is_named(fleet: Fleet, tmp_path: Path) -> Non
 def test_malformed_token_names_the_remedy_and_not_the_token(token: str) -> None:
     with pytest.raises(AgentError, match="shoal token create") as caught:
         JoinToken.parse(token)
+    assert caught.value.exit_code is ExitCode.USAGE
+
+
+async def test_member_is_not_silently_kept_by_its_fleet_when_run_for_another(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    own = JoinToken.parse(fleet.authority.token())
+    identity = await enrol(request_for(fleet), IdentityStore(tmp_path))
+    own.check_member(ca_der(identity.ca_pem), tmp_path)  # used up, but of this fleet
+    with pytest.raises(AgentError, match="another --home") as caught:
+        own.check_member(b"another authority", tmp_path)
     assert caught.value.exit_code is ExitCode.USAGE
 
 

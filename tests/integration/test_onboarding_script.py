@@ -85,6 +85,26 @@ def test_authority_of_another_fleet_is_refused(device: Device, site: DepotSite) 
     assert "in between" in device.refuses("--token", TOKEN)
 
 
+def test_member_of_another_fleet_stays_there_and_is_told_so(
+    device: Device, site: DepotSite
+) -> None:
+    state = device.prefix / "state"
+    state.mkdir(parents=True)
+    (device.prefix / ".shoal-agent").write_text("name=hall-3\n")
+    (state / "identity.json").write_text("{}")
+    (state / "ca.crt").write_text(site.ca_pem(b"another fleet's"))
+    for options in ([], ["--token", TOKEN]):
+        done = device.install(*options)
+        assert done.returncode != 0, done.stdout
+        assert "member of another fleet" in done.stderr
+        assert f"{device.prefix}/shoal-agent uninstall" in done.stderr
+    assert not (device.prefix / "agent.args").exists()
+    (state / "ca.crt").write_text(site.ca_pem())
+    done = device.install("--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "has joined before" in done.stdout
+
+
 def test_changed_wheel_is_not_installed(device: Device, site: DepotSite) -> None:
     wheel = site.depot.files[0].name
     site.pages[f"/shoal/v1/agent/{wheel}"] += b"x"

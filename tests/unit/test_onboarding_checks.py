@@ -13,6 +13,7 @@ from shoal.onboarding.preflight import (
     closed_folder,
     fleet_problems,
     machine_problems,
+    membership_problem,
 )
 from tests.harness.ports import free_port
 
@@ -58,6 +59,16 @@ def test_other_authority_is_found_before_anything_is_installed() -> None:
     assert "in between" in problem.remedy
 
 
+def test_member_of_another_fleet_is_told_so_and_how_to_leave_it() -> None:
+    prefix = Path("/opt/shoal-agent")
+    assert membership_problem(PEM, "", prefix) is None
+    assert membership_problem(PEM, PEM, prefix) is None
+    problem = membership_problem(PEM, PEM.replace("YW55", "YW56"), prefix)
+    assert problem is not None
+    assert PIN[:16] in problem.text
+    assert "/opt/shoal-agent/shoal-agent uninstall" in problem.remedy
+
+
 @pytest.mark.parametrize("token", ["shoal-join.id.secret", "sk-shoal-abc", PIN])
 def test_what_is_no_token_is_said_to_be_none(token: str) -> None:
     problem = authority_problem(PEM, token)
@@ -66,12 +77,12 @@ def test_what_is_no_token_is_said_to_be_none(token: str) -> None:
 
 
 def test_unreachable_gateway_is_one_problem_with_its_address() -> None:
-    (problem,) = fleet_problems(f"http://127.0.0.1:{free_port()}", "")
+    (problem,) = fleet_problems(f"http://127.0.0.1:{free_port()}", "", Path("/opt/a"))
     assert "127.0.0.1" in problem.text
 
 
 def test_url_of_a_file_is_not_opened() -> None:
-    (problem,) = fleet_problems("file:///etc", "")
+    (problem,) = fleet_problems("file:///etc", "", Path("/opt/a"))
     assert "http://" in problem.text
 
 

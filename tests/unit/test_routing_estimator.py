@@ -293,10 +293,10 @@ def test_forgotten_device_starts_afresh():
 def test_what_is_kept_of_a_device_follows_the_view_and_what_is_learned():
     estimator, idle = Estimator(), device()
     expected = estimator.expect(REQUEST)
-    first = estimator.look(idle, MODEL)
+    first = estimator.look(idle, MODEL, 0)
     assert estimator.standings("tiny")[idle.device_id] is first
     # The router asks again when it finds that the view shows another value.
-    busy = estimator.look(device(in_flight={"tiny": 2}), MODEL)
+    busy = estimator.look(device(in_flight={"tiny": 2}), MODEL, 2)
     assert estimator.standings("tiny")[idle.device_id] is busy
     assert (busy.occupied, busy.free_slot, busy.takes) == (2, True, True)
     # What is learned later counts for what was looked at before.
@@ -312,10 +312,10 @@ def test_what_is_kept_of_devices_never_sent_anything_is_bounded():
     estimator = Estimator()
     for number in range(MAX_STANDINGS + 5):
         last = device(device_id=DeviceId(f"d{number}"))
-        assert estimator.look(last, MODEL).device is last
+        assert estimator.look(last, MODEL, 0).device is last
     assert len(estimator.standings("tiny")) == MAX_STANDINGS
     estimator.track(last, MODEL)
-    assert estimator.standings("tiny").get(estimator.look(last, MODEL).device.device_id)
+    assert estimator.standings("tiny").get(estimator.look(last, MODEL, 0).device.device_id)
 
 
 def test_outcome_of_a_device_never_predicted_for_is_taken():
