@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.kv.sharing import NotShared
+from agent.kv.redis_client import shared_client
+from agent.kv.sharing import NotShared, SharedTierConfig
 from agent.llama.serve import parse_arguments
 from agent.rpc.convert import sharing_conditions
 from agent.rpc.engine_process import EngineSpec, engine_command
@@ -67,3 +68,13 @@ def test_metrics_name_the_policy_and_the_reason() -> None:
     families = {family.name: family for family in FleetMetrics([device]).collect()}
     (sample,) = families["shoal_engine_kv_sharing"].samples
     assert (sample.labels["policy"], sample.labels["not_shared"]) == ("never", "policy_never")
+
+
+@pytest.mark.parametrize("url", ["redis://cache:6379", "rediss://cache:6379", "unix:///run/cache"])
+def test_a_block_is_sent_as_it_lies_and_not_copied(url: str) -> None:
+    block = bytes(3_000_000)
+    client = shared_client(SharedTierConfig(url=url), timeout_s=1.0)
+    connection = client.connection_pool.make_connection()
+    pieces = connection.pack_command("SET", "shoal:block", block)
+    assert any(piece is block for piece in pieces)
+    assert b"".join(pieces).startswith(b"*3\r\n$3\r\nSET\r\n$11\r\nshoal:block\r\n$3000000\r\n")
