@@ -22,7 +22,7 @@ import structlog
 
 from agent.companion.relay import Relay
 from agent.companion.selftest import SelfTest, Speed
-from agent.companion.server import CompanionServer
+from agent.companion.server import CompanionServer, until_port_is_free
 from agent.companion.service import CompanionService
 from agent.companion.settings import (
     CompanionError,
@@ -177,6 +177,8 @@ async def _server(settings: CompanionSettings) -> AsyncIterator[CompanionServer 
     if not settings.command:
         yield None
         return
+    if not await until_port_is_free(settings.url):
+        raise CompanionLostError(f"another process has the port of {settings.url}")
     try:
         server = await CompanionServer.start(settings)
     except OSError as error:

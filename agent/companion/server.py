@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
+import socket
 import sys
 from collections import deque
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from agent.companion.config import server_environment
 from agent.companion.settings import CompanionSettings
@@ -16,6 +19,38 @@ _NUM_LAST_LINES = 20
 _LONGEST_LINE_BYTES = 2000
 # Longer than the keeper takes to end a server that does not want to.
 _STOP_WITHIN_S = 4.5
+# An earlier server, whose starter was killed: its keeper takes as long to end it.
+_FREE_WITHIN_S = 6.0
+_LOOK_EVERY_S = 0.1
+
+
+async def until_port_is_free(url: str) -> bool:
+    """Wait for an earlier server that is being ended; False when the port stays taken.
+
+    Else the new one could not have the port, and the old one would answer in its place.
+    """
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + _FREE_WITHIN_S
+    while _is_taken(url):
+        if loop.time() >= ends_s:
+            return False
+        await asyncio.sleep(_LOOK_EVERY_S)
+    return True
+
+
+def _is_taken(url: str) -> bool:
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port
+    if port is None:
+        return False
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:  # of any other kind: the server itself will say it better
+            return error.errno == errno.EADDRINUSE
+    return False
 
 
 class CompanionServer:

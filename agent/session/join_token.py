@@ -35,22 +35,25 @@ class JoinToken:
 
     def check_ca(self, ca_der: bytes) -> None:
         """Refuse a certificate authority other than the one the token was made for."""
-        seen = hashlib.sha256(ca_der).hexdigest()
-        if not hmac.compare_digest(seen, self.ca_sha256):
+        if seen := self._other(ca_der):
             raise AgentError(
                 ExitCode.IMPOSTOR_CA,
-                f"the gateway presented certificate authority {seen[:16]}…, the token was made "
+                f"the gateway presented certificate authority {seen}…, the token was made "
                 f"for {self.ca_sha256[:16]}…: either --join points at another fleet or someone "
                 "is in between. The token was not sent",
             )
 
     def check_member(self, own_ca_der: bytes, home: Path) -> None:
         """Refuse a token of another fleet than the one that the device in `home` is a member of."""
-        own = hashlib.sha256(own_ca_der).hexdigest()
-        if not hmac.compare_digest(own, self.ca_sha256):
+        if own := self._other(own_ca_der):
             raise AgentError(
                 ExitCode.USAGE,
-                f"{home} holds the identity of a member of another fleet (authority {own[:16]}…) "
+                f"{home} holds the identity of a member of another fleet (authority {own}…) "
                 f"than the token is for ({self.ca_sha256[:16]}…): leave out --token to stay "
                 "there, or join the other fleet with another --home",
             )
+
+    def _other(self, ca_der: bytes) -> str:
+        """How the hash of this authority begins; empty when it is the token's own."""
+        seen = hashlib.sha256(ca_der).hexdigest()
+        return "" if hmac.compare_digest(seen, self.ca_sha256) else seen[:16]

@@ -125,9 +125,14 @@ def membership_problem(ca_pem: str, own_ca_pem: str, prefix: Path) -> Problem | 
 def _own_ca_pem(prefix: Path) -> str:
     state = prefix / "state"
     # Written last when a device joins: without it, it is a member nowhere.
-    if not (state / "identity.json").exists() or not (state / "ca.crt").exists():
+    if not (state / "identity.json").exists():
         return ""
-    return (state / "ca.crt").read_text(encoding="ascii")
+    try:
+        own = (state / "ca.crt").read_text(encoding="ascii")
+        _pin_of(own)
+    except (OSError, ValueError):
+        return ""  # damaged: it joins anew with a token
+    return own
 
 
 def _pin_of(ca_pem: str) -> str:

@@ -53,6 +53,7 @@ KNOWN_CALLS = {
     ("agent/local_api/server.py", "socket.socket"): "listens for this device's own clients",
     ("agent/rpc/engine_client.py", "grpc.aio.insecure_channel"): LOCAL,
     ("agent/rpc/engine_client.py", "stub.Session"): LOCAL,
+    ("agent/companion/server.py", "socket.socket"): "only binds: is the port free?",
     ("agent/companion/upstream.py", "httpx.AsyncClient"): (
         f"{LOCAL}, unless the device's owner allowed another; then no local request"
     ),

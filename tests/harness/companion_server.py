@@ -100,7 +100,10 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--model", default="tiny-1m")
+    parser.add_argument("--stubborn", action="store_true", help="SIGTERM does not end it")
     options = parser.parse_args()
+    if options.stubborn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Handler.model = options.model
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
 

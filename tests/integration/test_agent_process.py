@@ -14,7 +14,7 @@ import pytest
 from shoal.v1 import device_pb2 as pb
 from shoal.v1 import engine_pb2
 from shoal.v1 import inference_pb2 as inf
-from tests.harness.agent_hub import Connection, Fleet
+from tests.harness.agent_hub import Authority, Connection, Fleet
 from tests.harness.agent_process import AgentProcess
 from tests.harness.file_server import FileServer
 from tests.harness.tiny_llama_model import write_tiny_llama_model
@@ -280,6 +280,17 @@ async def test_second_agent_on_the_same_home_is_refused(starter: Starter) -> Non
     await ready(starter)
     second = await starter.start()
     assert await second.wait() == 30
+
+
+async def test_member_run_with_another_fleets_token_is_told_so_and_stays_where_it_is(
+    starter: Starter,
+) -> None:
+    agent, _ = await ready(starter)
+    await agent.stop()
+    identity = (starter.home / "identity.json").read_bytes()
+    second = await starter.start("--token", Authority().token())
+    assert await second.wait() == 2
+    assert (starter.home / "identity.json").read_bytes() == identity
 
 
 async def test_agent_is_light_and_imports_no_engine(starter: Starter) -> None:

@@ -46,9 +46,9 @@ class Companion:
     def __init__(self, edge: Edge, name: str) -> None:
         self.edge, self.name, self.port = edge, name, free_port()
 
-    def described(self) -> str:
+    def described(self, *flags: str) -> str:
         """As an owner would write it; a shell between, as in many start scripts."""
-        command = f"{sys.executable} {SERVER} --port {self.port}; exit $?"
+        command = f"{' '.join((sys.executable, str(SERVER), *flags))} --port {self.port}; exit $?"
         file = self.edge.folder / f"{self.name}.toml"
         file.write_text(
             f'[[companion]]\nname = "{MODEL}"\nmodel = "{MODEL}"\nclass = "npu"\n'
@@ -152,7 +152,8 @@ async def test_companion_serves_cancels_and_refuses_by_the_contract(edge: Edge) 
 
 async def test_dead_companion_fails_over_is_restarted_and_leaves_nothing(edge: Edge) -> None:
     first, second = Companion(edge, "a"), Companion(edge, "b")
-    agent = await first.start(first.described())
+    # It holds its port for seconds after its starter was killed.
+    agent = await first.start(first.described("--stubborn"))
     (pid,) = first.server_pids()
     gateway = ScriptedGateway(edge.rig)
     # It said a word before it died, so the stream ends with an error.
