@@ -17,7 +17,7 @@ def listener(host: str) -> socket.socket:
     )
 
 
-@pytest.mark.parametrize("listens_on", ["127.0.0.1", "0.0.0.0"])  # noqa: S104 - as servers do
+@pytest.mark.parametrize("listens_on", ["127.0.0.1", "0.0.0.0"])
 async def test_an_earlier_server_is_waited_for(listens_on: str) -> None:
     earlier = listener(listens_on)
     url = f"http://127.0.0.1:{earlier.getsockname()[1]}/v1"
