@@ -24,6 +24,7 @@ LOCK = threading.Lock()
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     model = ""
+    _counted = False
 
     def log_message(self, *_: Any) -> None:
         """Say what a talkative server says: the product must keep it to itself."""
@@ -45,17 +46,23 @@ class Handler(BaseHTTPRequestHandler):
             STATS["bodies"].append(body)
             STATS["running"] += 1
             STATS["most_running"] = max(STATS["most_running"], STATS["running"])
+            self._counted = True
         try:
             if prompt.endswith("refuse"):
+                self._count_out()
                 self._json(400, {"error": {"message": "temperature: too hot"}})
             else:
                 self._answer(prompt, body.get("max_tokens", 64), chat=chat)
         except (BrokenPipeError, ConnectionResetError):
+            self._count_out()
             STATS["left"] += 1
             self.close_connection = True
-        finally:
-            with LOCK:
-                STATS["running"] -= 1
+
+    def _count_out(self) -> None:
+        """Before the last bytes go: whoever has read them may already send the next request."""
+        with LOCK:
+            STATS["running"] -= self._counted
+            self._counted = False
 
     def _answer(self, prompt: str, max_tokens: int, *, chat: bool) -> None:
         self.send_response(200)
@@ -71,6 +78,7 @@ class Handler(BaseHTTPRequestHandler):
         while prompt.endswith("hold"):
             self._say("on ", chat=chat)
             time.sleep(0.02)
+        self._count_out()
         finish = "length" if len(words) == max_tokens else "stop"
         self._event({"choices": [{"index": 0, "delta": {}, "text": "", "finish_reason": finish}]})
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": len(words)}
