@@ -22,7 +22,7 @@ from agent.engine.request import SamplingParams
 from agent.engine.runner import DecodeItem
 from agent.llama.context import ContextShape, LlamaRunner
 from agent.llama.library import open_library
-from agent.llama.measure import find_decode_alone_from, is_cut_invariant
+from agent.llama.measure import Probe, find_decode_alone_from, is_cut_invariant
 from agent.llama.model import Model
 
 MAX_TOKENS = 16
@@ -39,8 +39,10 @@ def main() -> None:
     report: dict[str, object] = {}
     began = time.monotonic()
     if "--quick" not in sys.argv:
-        report["cut_invariant"] = is_cut_invariant(runner)
-        report["decode_alone_from"] = find_decode_alone_from(runner)
+        probe = Probe(runner)
+        report["decode_alone_from"] = find_decode_alone_from(probe)
+        report["cut_invariant"] = is_cut_invariant(probe)
+        probe.close()
         report["invariance_s"] = round(time.monotonic() - began, 1)
     began = time.monotonic()
     answers = [_answer(runner, model, prompt) for prompt in json.load(sys.stdin)]

@@ -19,18 +19,20 @@ from agent.engine.runner import RunnerError
 from agent.engine.scheduler import Scheduler
 from agent.engine.template import ChatTemplate, TemplateError, TemplateSource
 from agent.hardware.memory import read_memory
+from agent.kv.selfcheck import CodecReport
 from agent.llama.context import ContextShape, LlamaRunner
 from agent.llama.library import open_library
 from agent.llama.measure import (
-    MeasuredSpeed,
+    Probe,
     find_decode_alone_from,
     is_cut_invariant,
-    measure_speed,
+    measure_decode,
+    measure_prefill,
 )
 from agent.llama.model import Model, ModelUnusableError, file_sha256
-from agent.llama.prefixes import NotCachedError, open_prefixes
+from agent.llama.prefixes import NotCachedError, check_blocks, open_prefixes
 from agent.llama.prepare import PromptLimits, RequestPreparer
-from agent.llama.report import LoadedFacts, ready_report
+from agent.llama.report import LoadedFacts, MeasuredSpeed, ready_report
 from shoal.kv_budget import LIVE_SHARE_OF_AVAILABLE, default_context_tokens
 from shoal.v1 import engine_pb2
 
@@ -72,34 +74,50 @@ class Assembly:
             self._runner = LlamaRunner(model, self._shape(model))
             self._sha256 = sha256.result()
         self._library_log.stop_keeping_lines()
-        if config.require_batch_invariance:
-            self._runner.decode_alone_from = find_decode_alone_from(self._runner)
-            if self._runner.decode_alone_from is not None:
-                log.warning(
-                    "batched_decode_limited",
-                    below_position=self._runner.decode_alone_from,
-                    reason="this build of llama.cpp rounds differently in batches",
-                )
-            self._runner.cut_invariant = is_cut_invariant(self._runner)
-        if config.measure:
-            self._speed = measure_speed(self._runner)
+        blocks = self._check_and_measure(self._runner)
         policy = BatchingPolicy(config.batch_threshold, config.throughput_chunks)
         scheduler = Scheduler(config.slots, config.max_waiting, policy)
         return EngineCore(
             self._runner,
             scheduler,
             Clocks(time.monotonic, time.time),
-            self._open_prefixes(wake),
+            self._open_prefixes(blocks, wake),
             self._speed.prefill if self._speed else 0.0,
         )
 
-    def _open_prefixes(self, wake: Callable[[], None]) -> CachedPrefixes | None:
+    def _check_and_measure(self, runner: LlamaRunner) -> CodecReport | None:
+        """Find out what the loaded model can do here; how its KV is cut, None if it is not."""
+        config, blocks, prefill = self._config, None, 0.0
+        probe = Probe(runner)
+        if config.require_batch_invariance:
+            runner.decode_alone_from = find_decode_alone_from(probe)
+            if runner.decode_alone_from is not None:
+                log.warning(
+                    "batched_decode_limited",
+                    below_position=runner.decode_alone_from,
+                    reason="this build of llama.cpp rounds differently in batches",
+                )
+        if config.measure:
+            prefill = measure_prefill(probe)
+        if config.require_batch_invariance:
+            runner.cut_invariant = is_cut_invariant(probe)
         try:
-            cached = open_prefixes(self._config.prefix_cache, self.runner, self._sha256, wake)
+            blocks = check_blocks(config.prefix_cache, probe)
         except NotCachedError as error:
             self._no_cache_reason = str(error)
             log.info("prefixes_not_cached", reason=str(error))
+        probe.close()
+        if config.measure:
+            self._speed = MeasuredSpeed(prefill, measure_decode(runner))
+        return blocks
+
+    def _open_prefixes(
+        self, blocks: CodecReport | None, wake: Callable[[], None]
+    ) -> CachedPrefixes | None:
+        config = self._config.prefix_cache
+        if blocks is None or config is None:
             return None
+        cached = open_prefixes(config, self.runner, blocks, self._sha256, wake)
         self._block_space = cached.shared_space
         return cached
 

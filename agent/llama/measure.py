@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import time
-from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from agent.config import BLOCK_TOKENS
 from agent.engine.request import SamplingParams
@@ -22,29 +21,59 @@ _LIMIT_S = 1.0
 _GREEDY = SamplingParams(temperature=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredSpeed:
-    """Tokens a second; `decode_batch[i]` is the total over 2^i sequences."""
+class Probe:
+    """An ordinary prompt in slot 0 that all checks of an engine's start share.
 
-    prefill: float
-    decode_batch: tuple[float, ...]
-
-
-def measure_speed(runner: LlamaRunner) -> MeasuredSpeed:
-    """Time prefill of one sequence and decode at 1, 2, 4, … sequences; leaves slots empty.
-
-    Takes about a second on a small model, at most some seconds on a slow device.
+    Computing it is most of what a start costs, so no check computes it again.
     """
-    prefill = _measure_prefill(runner)
-    rates = []
-    size = 1
-    while size <= runner.slots:
-        rate = _measure_decode(runner, size)
-        rates.append(rate)
-        if size / rate > _LIMIT_S:
-            break  # a step of this size takes longer than all of them should
-        size *= 2
-    return MeasuredSpeed(prefill, tuple(rates))
+
+    def __init__(self, runner: LlamaRunner) -> None:
+        """Empty slot 0 and warm the engine up; the probe holds no token yet."""
+        self.runner = runner
+        self.tokens = probe_tokens(runner, min(_PREFILL_TOKENS + 1, runner.context_tokens - 1))
+        self.position = 0
+        # Of the last row computed.
+        self.logits: NDArray[np.float32] = np.empty(0, np.float32)
+        self._seconds = 0.0
+        self._computed = 0
+        runner.start(0, _GREEDY, ())
+        warm_up = probe_tokens(runner, min(_WARM_UP_TOKENS, runner.context_tokens))
+        runner.prefill(0, warm_up, 0, want_token=True)
+        runner.truncate(0, 0)
+
+    def reach(self, position: int) -> None:
+        """Compute the probe's tokens up to `position`, cut as the engine cuts prompts."""
+        while self.position < position:
+            end = min(self.position + BLOCK_TOKENS, position)
+            self.compute(end)
+
+    def compute(self, end: int) -> None:
+        """Compute from where the probe is to `end` in one chunk."""
+        began_s = time.perf_counter()
+        self.runner.prefill(0, self.tokens[self.position : end], self.position, want_token=True)
+        self._seconds += time.perf_counter() - began_s
+        self._computed += end - self.position
+        self.logits = self.runner.logits(1)[0].copy()
+        self.position = end
+
+    def cut_to(self, position: int) -> None:
+        """Forget the tokens from `position` on."""
+        self.runner.truncate(0, position)
+        self.position = min(self.position, position)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """The prefill speed so far."""
+        return self._computed / self._seconds if self._computed else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """What the probe's tokens took to compute so far."""
+        return self._seconds
+
+    def close(self) -> None:
+        """Leave the slot empty."""
+        self.runner.clear(0)
 
 
 def probe_tokens(runner: LlamaRunner, count: int) -> list[int]:
@@ -53,21 +82,33 @@ def probe_tokens(runner: LlamaRunner, count: int) -> list[int]:
     return [(7919 * index + 31) % size for index in range(count)]
 
 
-def _measure_prefill(runner: LlamaRunner) -> float:
-    runner.start(0, _GREEDY, ())
-    warm_up = probe_tokens(runner, min(_WARM_UP_TOKENS, runner.context_tokens))
-    runner.prefill(0, warm_up, 0, want_token=True)
-    runner.truncate(0, 0)
-    tokens = probe_tokens(runner, min(_PREFILL_TOKENS, runner.context_tokens - 1))
-    done = 0
-    began_s = time.perf_counter()
-    while done < len(tokens) and time.perf_counter() - began_s < _LIMIT_S:
-        chunk = tokens[done : done + BLOCK_TOKENS]
-        runner.prefill(0, chunk, done, want_token=False)
-        done += len(chunk)
-    rate = done / (time.perf_counter() - began_s)
-    runner.clear(0)
-    return rate
+def measure_prefill(probe: Probe) -> float:
+    """Tokens a second over two whole chunks, or over what a second is enough for.
+
+    To be asked before `is_cut_invariant`, whose chunks are not whole.
+    """
+    ends = range(BLOCK_TOKENS, _PREFILL_TOKENS + 1, BLOCK_TOKENS)
+    for end in (min(end, len(probe.tokens)) for end in ends):
+        if probe.seconds < _LIMIT_S:
+            probe.reach(end)
+    return probe.tokens_per_s
+
+
+def measure_decode(runner: LlamaRunner) -> tuple[float, ...]:
+    """Tokens a second at 1, 2, 4, … sequences together; item i is the total over 2^i.
+
+    Takes under a second on a small model, at most some seconds on a slow device. Leaves
+    the slots empty.
+    """
+    rates = []
+    size = 1
+    while size <= runner.slots:
+        rate = _measure_decode(runner, size)
+        rates.append(rate)
+        if size / rate > _LIMIT_S:
+            break  # a step of this size takes longer than all of them should
+        size *= 2
+    return tuple(rates)
 
 
 def _measure_decode(runner: LlamaRunner, size: int, steps: int = 6) -> float:
@@ -85,57 +126,48 @@ def _measure_decode(runner: LlamaRunner, size: int, steps: int = 6) -> float:
     return rate
 
 
-def find_decode_alone_from(runner: LlamaRunner) -> int | None:
+def find_decode_alone_from(probe: Probe) -> int | None:
     """The position from which batched decode would change a sequence's logits.
 
     None when batching changes nothing. Stock llama.cpp splits the attention of a
     single sequence with 512 or more cells over its threads, and does not in a batch
     of several; the two round differently. Cells are counted in multiples of 256, so
     that the first position that can differ is 256. 0 means that no decode of
-    several sequences equals a single one on this backend.
+    several sequences equals a single one on this backend. The probe must be new.
     """
+    runner = probe.runner
     if runner.slots == 1:
         return None
-    runner.start(0, _GREEDY, ())
     runner.start(1, _GREEDY, ())
-    tokens = probe_tokens(runner, min(CELL_MULTIPLE + 1, runner.context_tokens - 1))
     limit: int | None = None
     for position in (BLOCK_TOKENS, CELL_MULTIPLE):
-        if position >= len(tokens):
+        if position >= len(probe.tokens):
             break
-        for start in range(position - BLOCK_TOKENS, position, BLOCK_TOKENS):
-            runner.prefill(0, tokens[start : start + BLOCK_TOKENS], start, want_token=False)
-        if not _is_invariant_at(runner, position, tokens[position]):
+        probe.reach(position)
+        if not _is_invariant_at(runner, position, probe.tokens[position]):
             limit = 0 if position < CELL_MULTIPLE else CELL_MULTIPLE
             break
-    runner.clear(0)
     runner.clear(1)
     return limit
 
 
-def is_cut_invariant(runner: LlamaRunner) -> bool:
+def is_cut_invariant(probe: Probe) -> bool:
     """Whether a prompt's KV and logits do not depend on where its prefill is cut.
 
     True with deploy/kernels/row_attention.inc; stock llama.cpp computes 64 rows and
     more by another algorithm than fewer. Compares whole chunks with chunks cut where
     each algorithm would be chosen, up to a chunk of one token as decode computes it.
     """
-    count = min(2 * BLOCK_TOKENS, runner.context_tokens - 1)
-    tokens = probe_tokens(runner, count)
-    whole = [*range(0, count, BLOCK_TOKENS), count]
+    count = min(_PREFILL_TOKENS, len(probe.tokens))
+    probe.reach(count)
+    logits, state = probe.logits, bytes(probe.runner.state_get(0))
+    probe.cut_to(0)
     # Rows that a verifier computes in one pass among them: 2, 5 and 17.
-    cuts = {*whole, 2, 7, 24, 30, 31, 97, count - 70, count - 1}
-    cut = sorted(cuts & set(range(count + 1)))
-    runner.start(0, _GREEDY, ())
-    states = []
-    for ends in (whole, cut):
-        runner.truncate(0, 0)
-        for start, end in itertools.pairwise(ends):
-            runner.prefill(0, tokens[start:end], start, want_token=True)
-        states.append((runner.logits(1)[0].copy(), bytes(runner.state_get(0))))
-    runner.clear(0)
-    (logits, state), (cut_logits, cut_state) = states
-    return state == cut_state and bool(np.array_equal(logits, cut_logits))
+    cuts = {2, 7, 24, 30, 31, 97, BLOCK_TOKENS, count - 70, count - 1, count}
+    for end in sorted(cuts & set(range(1, count + 1))):
+        probe.compute(end)
+    same = bytes(probe.runner.state_get(0)) == state
+    return same and bool(np.array_equal(logits, probe.logits))
 
 
 def _is_invariant_at(runner: LlamaRunner, position: int, token: int) -> bool:

@@ -10,7 +10,6 @@ import structlog
 
 from agent.config import BLOCK_TOKENS, PrefixCacheConfig
 from agent.engine.prefixes import CachedPrefixes
-from agent.engine.request import SamplingParams
 from agent.hardware.memory import read_memory
 from agent.kv.codec import state_bytes
 from agent.kv.opening import KvSettings, open_prefix_cache
@@ -18,7 +17,7 @@ from agent.kv.prefix_cache import PrefixCache
 from agent.kv.selfcheck import CodecReport, check_codec
 from agent.llama.context import KEPT_BLOB_BYTES, LlamaRunner
 from agent.llama.library import STATE_SEQ_VERSION, library_version
-from agent.llama.measure import probe_tokens
+from agent.llama.measure import Probe
 from agent.llama.model import fingerprint
 from agent.llama.shared_access import TermsWatch, read_terms
 from shoal.blocks import BlockSpace
@@ -32,18 +31,16 @@ class NotCachedError(Exception):
 
 
 def open_prefixes(
-    config: PrefixCacheConfig | None,
+    config: PrefixCacheConfig,
     runner: LlamaRunner,
+    report: CodecReport,
     file_sha256: str,
     wake: Callable[[], None],
 ) -> CachedPrefixes:
-    """The prefix store of the loaded model; prefills one block to prove that it works.
+    """The prefix store of the loaded model, of which `check_blocks` reported.
 
-    A tier that cannot be used is logged and left out. Raises NotCachedError.
+    A tier that cannot be used is logged and left out.
     """
-    if config is None:
-        raise NotCachedError("switched off")
-    report = _check(runner)
     any_length = bool(runner.cut_invariant) and report.partial_blocks
     space = BlockSpace(
         model_fingerprint=fingerprint(file_sha256, runner.kv_type),
@@ -83,17 +80,19 @@ def open_prefixes(
     return CachedPrefixes(cache, TermsWatch(config, terms))
 
 
-def _check(runner: LlamaRunner) -> CodecReport:
-    """Prefill a block, take it apart and put it together; leaves the slots empty."""
+def check_blocks(config: PrefixCacheConfig | None, probe: Probe) -> CodecReport:
+    """Take the probe's first block apart and put it together. Raises NotCachedError."""
+    runner = probe.runner
+    if config is None:
+        raise NotCachedError("switched off")
     reason = runner.model.no_cache_reason
     if reason:
         raise NotCachedError(reason)
     if runner.context_tokens <= BLOCK_TOKENS:
         raise NotCachedError(f"a context of {runner.context_tokens} tokens holds no block")
-    runner.start(0, SamplingParams(temperature=0.0), ())
-    runner.prefill(0, probe_tokens(runner, BLOCK_TOKENS), 0, want_token=False)
+    probe.reach(BLOCK_TOKENS)
+    probe.cut_to(BLOCK_TOKENS)  # no longer than a sliding window
     report = check_codec(runner, 0, runner.slots - 1)
-    runner.clear(0)
     if report.geometry is None:
         raise NotCachedError(report.reason)
     # Touched now: its first use would cost a request tens of milliseconds.

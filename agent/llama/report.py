@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from agent.config import EngineConfig
 from agent.llama.context import LlamaRunner
 from agent.llama.library import LibraryLog, system_features
-from agent.llama.measure import MeasuredSpeed
 from agent.llama.model import Model, fingerprint
 from shoal.v1 import engine_pb2
 from shoal.wire import ROW_BY_ROW
@@ -16,6 +15,14 @@ from shoal.wire import ROW_BY_ROW
 # "load_tensors:   CPU_REPACK model buffer size =    53.11 MiB": weights that were
 # rearranged for the CPU's fast kernels.
 _BUFFER = re.compile(r"(\w+) model buffer size\s*=\s*([\d.]+) MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeed:
+    """Tokens a second; `decode_batch[i]` is the total over 2^i sequences."""
+
+    prefill: float
+    decode_batch: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)

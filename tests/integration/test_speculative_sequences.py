@@ -17,7 +17,7 @@ from agent.llama.choosing import NextToken
 from agent.llama.context import ContextShape, LlamaRunner
 from agent.llama.drafting import DraftedSequence
 from agent.llama.library import open_library
-from agent.llama.measure import is_cut_invariant, probe_tokens
+from agent.llama.measure import Probe, is_cut_invariant, probe_tokens
 from agent.llama.model import Model
 from agent.llama.verified import VerifiedSequence
 from agent.speculative.acceptance import Draft
@@ -145,7 +145,7 @@ def test_target_whose_rows_round_differently_is_found_at_load(tmp_path: Path, ki
         for cuts in ((17,), (2, 3, 5, 7), (4, 13))
         for one, other in zip(alone, logits(*cuts), strict=True)
     )
-    found = is_cut_invariant(runner)
+    found = is_cut_invariant(Probe(runner))
     runner.close()
     assert equal or not found
 
