@@ -57,7 +57,10 @@ def test_stream_equals_the_answer_in_one_piece(fleet: Fleet, client: openai.Open
     assert [d.delta.role for d in deltas if d.delta.role] == ["assistant"]
     assert [d.finish_reason for d in deltas if d.finish_reason] == [whole.choices[0].finish_reason]
     assert chunks[-1].choices == []
-    assert chunks[-1].usage == whole.usage
+    usages = [usage for usage in (chunks[-1].usage, whole.usage) if usage]
+    # What was cached is another matter: it depends on who asked before, and of which device.
+    streamed, at_once = [(u.prompt_tokens, u.completion_tokens, u.total_tokens) for u in usages]
+    assert streamed == at_once
     text = "".join(d.delta.content or "" for d in deltas)
     assert text == whole.choices[0].message.content
 

@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from tests.harness.ports import free_port
+from tests.harness.processes import command_line
 from tests.harness.redis_server import running_redis
 
 START_DEADLINE_S = 150.0
@@ -191,7 +192,7 @@ def test_two_fleets_serve_side_by_side_and_know_only_their_own_keys(
 def test_public_and_inner_http_ports_are_on_loopback_only(fleets: tuple[Fleet, Fleet]) -> None:
     listening = set()
     for process in fleets[0].processes():
-        if "haproxy" in process.name() or "ServeReplica" in "".join(process.cmdline()):
+        if "haproxy" in process.name() or "ServeReplica" in command_line(process):
             for entry in process.net_connections("inet"):
                 if entry.status == psutil.CONN_LISTEN:
                     listening.add((process.name(), entry.laddr.ip, entry.laddr.port))
@@ -256,7 +257,7 @@ def test_killed_hub_and_gateway_come_back_on_their_ports(fleets: tuple[Fleet, Fl
     answers: list[tuple[int, str]] = []
     join = httpx.get(f"{fleet.url}/shoal/v1/join", trust_env=False).json()
     for name in ("HubActor", "ServeReplica"):
-        victim = next(p for p in fleet.processes() if name in "".join(p.cmdline()))
+        victim = next(p for p in fleet.processes() if name in command_line(p))
         victim.kill()
         victim.wait(10)
 

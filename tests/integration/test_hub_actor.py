@@ -16,6 +16,7 @@ from orchestrator.config import HubConfig
 from orchestrator.identity.authority import Authority
 from shoal.wire import HUB_TLS_NAME
 from tests.harness.ports import free_port
+from tests.harness.processes import command_line
 from tests.harness.redis_server import running_redis
 
 
@@ -69,7 +70,7 @@ def test_killed_hub_is_back_on_the_same_ports(config: HubConfig) -> None:
             (actor,) = [
                 child
                 for child in psutil.Process().children(recursive=True)
-                if "HubActor" in " ".join(child.cmdline())
+                if "HubActor" in command_line(child)
             ]
             os.kill(actor.pid, signal.SIGKILL)
             assert ray.get(hub.addresses.remote(), timeout=60) == expected
