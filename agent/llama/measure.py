@@ -34,8 +34,9 @@ class Probe:
         self.position = 0
         # Of the last row computed.
         self.logits: NDArray[np.float32] = np.empty(0, np.float32)
-        self._seconds = 0.0
-        self._computed = 0
+        # What was computed so far, and how long it took.
+        self.computed = 0
+        self.seconds = 0.0
         runner.start(0, _GREEDY, ())
         warm_up = probe_tokens(runner, min(_WARM_UP_TOKENS, runner.context_tokens))
         runner.prefill(0, warm_up, 0, want_token=True)
@@ -51,8 +52,8 @@ class Probe:
         """Compute from where the probe is to `end` in one chunk."""
         began_s = time.perf_counter()
         self.runner.prefill(0, self.tokens[self.position : end], self.position, want_token=True)
-        self._seconds += time.perf_counter() - began_s
-        self._computed += end - self.position
+        self.seconds += time.perf_counter() - began_s
+        self.computed += end - self.position
         self.logits = self.runner.logits(1)[0].copy()
         self.position = end
 
@@ -64,12 +65,7 @@ class Probe:
     @property
     def tokens_per_s(self) -> float:
         """The prefill speed so far."""
-        return self._computed / self._seconds if self._computed else 0.0
-
-    @property
-    def seconds(self) -> float:
-        """What the probe's tokens took to compute so far."""
-        return self._seconds
+        return self.computed / self.seconds if self.computed else 0.0
 
     def close(self) -> None:
         """Leave the slot empty."""
