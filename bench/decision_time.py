@@ -6,10 +6,11 @@ Devices of four classes serve one model each way that a fleet is met: idle, busy
 the slots taken at random), and full (every request is refused). The virtual clock moves
 5 ms a decision, as at 200 requests/s, and after each decision the chosen device holds a
 request more and another one less, as in the hub: `book` is what these two changes of the
-view take. `cpu` is the thread's own time (what the decision costs), `wall` the time on the
-clock: on a machine with other work it holds the waits for a core too. Each row is measured
-in several rounds; `best` is the round with the least p99, which other work on the machine
-disturbed least.
+view take. Every round makes the very same decisions from the same state (else the run
+fails), and a decision's time is the median of its rounds: so `p99` is what the dearest
+decisions cost, and not how often the machine was interrupted. `as_it_came` holds the
+quantiles of all single times, and `fixed_work` those of a loop that always does the same
+and takes as long as the median decision: how far its p99 is off its p50 is the machine's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ import random
 import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +80,16 @@ def fleet(num_devices: int, load: str, seed: int = 1) -> ViewStore:
     return store
 
 
-def time_decisions(store: ViewStore, objective: Objective, num_decisions: int) -> dict[str, float]:
+@dataclass
+class Round:
+    """What each decision of one pass took, in µs, and whom it chose."""
+
+    decided_us: list[float]
+    booked_us: list[float]
+    chosen: list[DeviceId | None]
+
+
+def time_decisions(store: ViewStore, objective: Objective, num_decisions: int) -> Round:
     router = Router(rng=random.Random(7))
     hints = tuple(range(1, 5))
     requests = [
@@ -94,7 +106,7 @@ def time_decisions(store: ViewStore, objective: Objective, num_decisions: int) -
         for number in range(num_decisions)
     ]
     nothing: frozenset[DeviceId] = frozenset()
-    wall_us, cpu_us, book_us = [], [], []
+    taken = Round([], [], [])
     view, held = store.fleet, deque[Reservation]()
     # The first decisions make devices' entries in the estimator.
     for number in range(1_000):
@@ -102,30 +114,67 @@ def time_decisions(store: ViewStore, objective: Objective, num_decisions: int) -
     gc.collect()
     for number, request in enumerate(requests):
         now_ms = 1e6 + number * MS_PER_DECISION
-        cpu, wall = time.thread_time_ns(), time.perf_counter_ns()
+        began_ns = time.perf_counter_ns()
         decision = router.route(request, view, exclude=nothing, now_ms=now_ms)
-        wall_us.append((time.perf_counter_ns() - wall) / 1000.0)
-        cpu_us.append((time.thread_time_ns() - cpu) / 1000.0)
-        cpu = time.thread_time_ns()
+        decided_ns = time.perf_counter_ns()
         if decision.ranked:
             held.append(Reservation(decision.ranked[0], MODEL, 200, now_ms))
             store.reserve(held[-1])
         if len(held) > HELD_AT_ONCE:
             store.release(held.popleft(), prefill_ended=False)
-        book_us.append((time.thread_time_ns() - cpu) / 1000.0)
-    while held:
-        store.release(held.popleft(), prefill_ended=False)
-    named = {"cpu": cpu_us, "wall": wall_us, "book": book_us}
-    return {name: value for each in named for name, value in _quantiles(each, named[each]).items()}
+        booked_ns = time.perf_counter_ns()
+        taken.decided_us.append((decided_ns - began_ns) / 1000.0)
+        taken.booked_us.append((booked_ns - decided_ns) / 1000.0)
+        taken.chosen.append(decision.ranked[0] if decision.ranked else None)
+    return taken
 
 
-def _quantiles(name: str, took_us: list[float]) -> dict[str, float]:
+def time_fixed_work(us: float, count: int) -> list[float]:
+    """What a loop without branches takes each time, in µs; `us` is about what it should."""
+
+    def work(steps: int) -> float:
+        began_ns, total = time.perf_counter_ns(), 0.0
+        for step in range(steps):
+            total += step * 1.5
+        return (time.perf_counter_ns() - began_ns) / 1000.0
+
+    steps_per_us = 10_000 / statistics.median(work(10_000) for _ in range(20))
+    return [work(round(us * steps_per_us)) for _ in range(count)]
+
+
+def quantiles(took_us: Sequence[float]) -> dict[str, float]:
     in_order = sorted(took_us)
-    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    shares = {"p50_us": 0.5, "p99_us": 0.99, "max_us": 1.0}
     return {
-        f"{name}_{label}_us": round(in_order[min(len(in_order) - 1, int(share * len(in_order)))], 1)
+        label: round(in_order[min(len(in_order) - 1, int(share * len(in_order)))], 1)
         for label, share in shares.items()
     }
+
+
+def measure(size: int, load: str, objective: Objective, options: argparse.Namespace) -> Any:
+    rounds = [
+        time_decisions(fleet(size, load), objective, options.decisions)
+        for _ in range(options.rounds)
+    ]
+    if any(each.chosen != rounds[0].chosen for each in rounds):
+        raise RuntimeError("rounds decided differently: their times cannot be compared")
+    decided = [each.decided_us for each in rounds]
+    row = {
+        "devices": size,
+        "load": load,
+        "objective": objective.value,
+        **quantiles([statistics.median(times) for times in zip(*decided, strict=True)]),
+        "book": quantiles(
+            [statistics.median(t) for t in zip(*[r.booked_us for r in rounds], strict=True)]
+        ),
+        "as_it_came": quantiles([us for times in decided for us in times]),
+    }
+    row["fixed_work"] = quantiles(
+        time_fixed_work(row["p50_us"], options.decisions * options.rounds)
+    )
+    if size in TARGETS_US:
+        row["target_p99_us"] = TARGETS_US[size]
+    return row
 
 
 def main() -> None:
@@ -138,25 +187,9 @@ def main() -> None:
     rows = []
     for size in options.sizes:
         for load in ("idle", "busy", "full"):
-            store = fleet(size, load)
             for objective in (Objective.LATENCY, Objective.EDP):
-                rounds = [
-                    time_decisions(store, objective, options.decisions)
-                    for _ in range(options.rounds)
-                ]
-                row: dict[str, Any] = {
-                    "devices": size,
-                    "load": load,
-                    "objective": objective.value,
-                    "median": {
-                        name: statistics.median(each[name] for each in rounds) for name in rounds[0]
-                    },
-                    "best": min(rounds, key=lambda each: each["cpu_p99_us"]),
-                }
-                if size in TARGETS_US:
-                    row["target_p99_us"] = TARGETS_US[size]
-                rows.append(row)
-                print(json.dumps(row), flush=True)
+                rows.append(measure(size, load, objective, options))
+                print(json.dumps(rows[-1]), flush=True)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     # Above the number of cores, other work was in the way of these figures.
     report = {"machine": machine(), "load_average": os.getloadavg()[0], "rows": rows}
